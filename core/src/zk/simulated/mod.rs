@@ -1,0 +1,1 @@
+//! A deterministic ZooKeeper with faults, for tests.
