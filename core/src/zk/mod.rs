@@ -1,6 +1,6 @@
 //! The port: the dozen ZooKeeper operations that the engine stands on.
 //!
-//! Two adapters implement it. [`zookeeper`] speaks to real servers and is the only file that names the client
+//! Two adapters implement it. [`zookeeper`] speaks to real servers and is the only folder that names the client
 //! crate; [`simulated`] is a deterministic tree with faults, for tests. One contract suite holds both to the
 //! same behaviour.
 //!

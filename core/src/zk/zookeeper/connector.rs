@@ -1,0 +1,304 @@
+//! Making a connection: resolve the host, try its addresses, hold the crate down to one of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use zookeeper_client::{Client, Error, SessionInfo};
+
+use super::config::Config;
+use super::connection::ZooKeeperConnection;
+use super::link::Link;
+use super::socket;
+use crate::env::BoxFuture;
+use crate::zk::{
+    ConnectError, ConnectRequest, Connection, Connector, Endpoint, SessionCredentials, SessionId,
+};
+
+/// Connects to real servers. Its connections run on the tokio runtime that they are made in.
+pub struct ZooKeeperConnector {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    #[cfg(feature = "tls")]
+    tls: Option<zookeeper_client::TlsOptions>,
+    /// Moves on with every connection, so that the addresses of one name share the load.
+    rotation: AtomicUsize,
+    /// The session timeout that was asked for last, and what was granted.
+    granted: Mutex<Option<(Duration, Duration)>>,
+}
+
+impl std::fmt::Debug for ZooKeeperConnector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZooKeeperConnector").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+impl ZooKeeperConnector {
+    /// Prepares to connect as `config` says.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::BadOptions`] if certificates or keys can't be read.
+    pub fn new(config: Config) -> Result<Self, ConnectError> {
+        #[cfg(feature = "tls")]
+        let tls = config.tls.as_ref().map(super::config::TlsConfig::to_options).transpose()?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                config,
+                #[cfg(feature = "tls")]
+                tls,
+                rotation: AtomicUsize::new(0),
+                granted: Mutex::new(None),
+            }),
+        })
+    }
+}
+
+impl Connector for ZooKeeperConnector {
+    fn connect(&self, request: ConnectRequest) -> BoxFuture<Result<Arc<dyn Connection>, ConnectError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let deadline = Instant::now() + request.connect_timeout;
+            match tokio::time::timeout_at(deadline, shared.connect(&request, deadline)).await {
+                Ok(Ok(connection)) => Ok(Arc::new(connection) as Arc<dyn Connection>),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(ConnectError::Unreachable(format!(
+                    "{}: no answer within {:?}",
+                    request.endpoint, request.connect_timeout
+                ))),
+            }
+        })
+    }
+}
+
+/// What to tell the crate to connect to, and the addresses at which that ends up.
+struct Target {
+    cluster: String,
+    peers: Vec<SocketAddr>,
+}
+
+impl Shared {
+    async fn connect(
+        &self,
+        request: &ConnectRequest,
+        deadline: Instant,
+    ) -> Result<ZooKeeperConnection, ConnectError> {
+        let session = session_info(request)?;
+        let addresses = self.resolve(&request.endpoint).await?;
+        let targets = self.targets(&request.endpoint, addresses)?;
+        let mut failures = Vec::new();
+        for (tried, target) in targets.iter().enumerate() {
+            // An address that swallows packets must leave time for the others.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = left / u32::try_from(targets.len() - tried).unwrap_or(u32::MAX);
+            let attempt = self.attach(request, session.clone(), target);
+            match tokio::time::timeout(share, attempt).await {
+                Ok(Err(ConnectError::Unreachable(why))) => failures.push(why),
+                Ok(decided) => return decided,
+                Err(_) => failures.push(format!("{}: no answer within {share:?}", target.cluster)),
+            }
+        }
+        Err(ConnectError::Unreachable(failures.join("; ")))
+    }
+
+    /// The host's addresses.
+    async fn resolve(&self, endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ConnectError> {
+        if let Ok(address) = endpoint.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, endpoint.port)]);
+        }
+        let unresolvable = |why: String| ConnectError::Unresolvable(format!("{} ({why})", endpoint.host));
+        let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await;
+        let found: Vec<_> = found.map_err(|error| unresolvable(error.to_string()))?.collect();
+        if found.is_empty() {
+            return Err(unresolvable("no address".to_owned()));
+        }
+        Ok(in_turns(found, self.rotation.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// What to try, in this order.
+    fn targets(&self, endpoint: &Endpoint, addresses: Vec<SocketAddr>) -> Result<Vec<Target>, ConnectError> {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            // The certificate is for the name, so the crate has to be given the name. It panics on one that can't
+            // stand in a certificate.
+            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            if endpoint.host.parse::<IpAddr>().is_err() && !endpoint.host.chars().all(fits) {
+                return Err(ConnectError::BadOptions(format!("{} can't be used with TLS", endpoint.host)));
+            }
+            return Ok(vec![Target { cluster: format!("tcp+tls://{endpoint}"), peers: addresses }]);
+        }
+        let _ = endpoint;
+        Ok(addresses
+            .into_iter()
+            .map(|address| Target { cluster: address.to_string(), peers: vec![address] })
+            .collect())
+    }
+
+    /// Connects to one address and attaches to the session.
+    async fn attach(
+        &self,
+        request: &ConnectRequest,
+        session: Option<SessionInfo>,
+        target: &Target,
+    ) -> Result<ZooKeeperConnection, ConnectError> {
+        let re_attaching = session.is_some();
+        let connector = self.client_connector(request, session);
+        let (client, task) = match connect_client(connector, &target.cluster).await {
+            Ok(connected) => connected,
+            Err(Error::SessionExpired) if re_attaching => return Err(ConnectError::SessionExpired),
+            Err(Error::AuthFailed) => return Err(ConnectError::AuthFailed(target.cluster.clone())),
+            Err(Error::BadArguments(why)) => {
+                return Err(ConnectError::BadOptions(format!("{}: {why}", target.cluster)));
+            }
+            // The crate logs the cause, and says no more than that no host is left.
+            Err(Error::NoHosts | Error::ConnectionLoss | Error::Timeout) => {
+                return Err(ConnectError::Unreachable(why_unreachable(target).await));
+            }
+            Err(error) => return Err(ConnectError::Unreachable(format!("{}: {error}", target.cluster))),
+        };
+        socket::set_nodelay(&target.peers);
+        let session_timeout = client.session_timeout();
+        *self.granted.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((request.session_timeout, session_timeout));
+        let session = client.session().clone();
+        Ok(ZooKeeperConnection {
+            read_only: session.is_readonly(),
+            credentials: SessionCredentials {
+                id: SessionId(session.id().0),
+                // The crate keeps the password to itself, inside the session info.
+                password: Vec::new(),
+                opaque: Some(Arc::new(session)),
+            },
+            session_timeout,
+            link: Link::start(client, task),
+        })
+    }
+
+    fn client_connector(
+        &self,
+        request: &ConnectRequest,
+        session: Option<SessionInfo>,
+    ) -> zookeeper_client::Connector {
+        let mut connector = Client::connector()
+            .with_fail_eagerly()
+            .with_session_timeout(request.session_timeout)
+            .with_connection_timeout(self.silence_limit(request.session_timeout))
+            .with_readonly(request.read_only && session.is_none());
+        if let Some(session) = session {
+            connector = connector.with_session(session);
+        }
+        for authentication in &self.config.authentications {
+            connector = connector.with_auth(&authentication.scheme, &authentication.secret);
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            connector = connector.with_tls(tls.clone());
+        }
+        #[cfg(feature = "sasl")]
+        if let Some(sasl) = &self.config.sasl {
+            connector = connector.with_sasl(sasl.to_options());
+        }
+        connector
+    }
+
+    /// How long the crate puts up with silence before it drops the connection.
+    ///
+    /// It pings after 3/8 of it without a request, and takes at most 3/5 of the session timeout. With that, its
+    /// pings come later than our own heartbeats, which are a sixth apart, and so not at all. It goes by the
+    /// *granted* timeout, which can be lower than what we ask for, and falls back to a shorter limit when ours is
+    /// too long for it; so what was granted last time is the better guess.
+    fn silence_limit(&self, asked: Duration) -> Duration {
+        let granted = *self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let expected = match granted {
+            Some((last_asked, granted)) if last_asked == asked => granted.min(asked),
+            _ => asked,
+        };
+        expected * 3 / 5
+    }
+}
+
+/// What the crate needs to re-attach to the session that is asked for.
+fn session_info(request: &ConnectRequest) -> Result<Option<SessionInfo>, ConnectError> {
+    let Some(credentials) = &request.session else { return Ok(None) };
+    let info = credentials.opaque.as_ref().and_then(|opaque| opaque.downcast_ref::<SessionInfo>());
+    match info {
+        Some(info) if info.is_readonly() => Err(ConnectError::SessionExpired),
+        Some(info) => Ok(Some(info.clone())),
+        None => {
+            Err(ConnectError::BadOptions(format!("session {} was made by another connector", credentials.id)))
+        }
+    }
+}
+
+/// Orders addresses so that both families get their turn early, and each connection starts at another one.
+fn in_turns(found: Vec<SocketAddr>, rotation: usize) -> Vec<SocketAddr> {
+    let preferred_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut first, mut second): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|address| address.is_ipv6() == preferred_v6);
+    for family in [&mut first, &mut second] {
+        if !family.is_empty() {
+            let by = rotation % family.len();
+            family.rotate_left(by);
+        }
+    }
+    let mut ordered = Vec::with_capacity(first.len() + second.len());
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    loop {
+        match (first.next(), second.next()) {
+            (None, None) => return ordered,
+            (one, other) => ordered.extend(one.into_iter().chain(other)),
+        }
+    }
+}
+
+/// Runs the crate's `connect`, and gives what it wants to have spawned along with the client.
+async fn connect_client(
+    connector: zookeeper_client::Connector,
+    cluster: &str,
+) -> Result<(Client, BoxFuture<()>), Error> {
+    let spawner = Catcher(Mutex::new(None));
+    let mut connecting = pin!(connector.connect(cluster));
+    let client = std::future::poll_fn(|cx| {
+        let _scope = spawns_core::enter(&spawner);
+        match connecting.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(result),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await?;
+    let task = spawner.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Without its task the client would be dead; the crate spawns it before it returns.
+    let task = task.ok_or(Error::ClientClosed)?;
+    Ok((client, task))
+}
+
+/// Keeps the task that the crate spawns, instead of running it.
+struct Catcher(Mutex<Option<BoxFuture<()>>>);
+
+impl spawns_core::Spawn for Catcher {
+    fn spawn(&self, task: spawns_core::Task) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::into_pin(task.future));
+    }
+}
+
+/// Finds out what is wrong with a server that could not be attached to, by knocking once more.
+async fn why_unreachable(target: &Target) -> String {
+    /// Long enough for an answer from another continent.
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let knock = tokio::net::TcpStream::connect(target.peers.as_slice());
+    let why = match tokio::time::timeout(PATIENCE, knock).await {
+        Ok(Err(error)) => error.to_string(),
+        Ok(Ok(_)) => {
+            "the server takes connections, but broke off the handshake or did not answer it".to_owned()
+        }
+        Err(_) => "no answer".to_owned(),
+    };
+    format!("{}: {why}", target.cluster)
+}
