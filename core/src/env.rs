@@ -66,6 +66,14 @@ pub trait Clock: Send + Sync + 'static {
 pub trait Spawner: Send + Sync + 'static {
     /// Starts `task`. It must be polled inside a tokio runtime with timers.
     fn spawn(&self, task: BoxFuture<()>);
+
+    /// Makes sure that tasks can be run.
+    ///
+    /// # Errors
+    /// `FORKED` in a child of the process whose thread it is; `INTERNAL` if there can be no thread.
+    fn ready(&self) -> crate::error::Result<()> {
+        Ok(())
+    }
 }
 
 /// Where chance comes from: back-off jitter, choice of host, and the GUIDs of lock nodes.

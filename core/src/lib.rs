@@ -2,6 +2,52 @@
 //!
 //! Every waiter watches the one in front of it; every grant carries a fencing token; and when a session can no
 //! longer be relied on, its holder is told before anyone else can be granted the lock.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), forelock::Error> {
+//! let client = forelock::Client::new("zk1:2181,zk2:2181,zk3:2181")?;
+//! let held = client.mutex("/locks/order/123")?.acquire().await?;
+//! // … write, and give held.token() to the storage, which refuses what is smaller than the largest it has seen …
+//! held.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! The engine runs on one thread of its own, whatever runtime its futures are awaited in, and all of them may be
+//! dropped at any time.
 
+mod client;
+mod connect;
+mod engine;
 pub mod env;
+mod error;
+mod observe;
+mod options;
+mod path;
+mod queue;
+mod recipes;
+mod session;
+#[cfg(test)]
+mod tables;
 pub mod zk;
+
+pub use client::Client;
+pub use connect::ConnectString;
+pub use error::{Error, ErrorCode, Result};
+pub use observe::MetricsSnapshot;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+pub use options::Mutants;
+pub use options::Options;
+pub use path::LockPath;
+pub use queue::{FencingToken, HeldLock, LockState, LostReason, Naming, OwnerKey};
+pub use recipes::{AcquireOptions, Mutex, MutexOptions, Timeout};
+pub use session::{
+    ConnectionState, DEFAULT_TICK, Heartbeat, RetryPolicy, SessionInfo, StateChange, States,
+    heartbeat_interval, margin, survivable_outage,
+};
+pub use zk::zookeeper::Authentication;
+#[cfg(feature = "sasl")]
+pub use zk::zookeeper::SaslDigestMd5;
+#[cfg(feature = "tls")]
+pub use zk::zookeeper::TlsConfig;
+pub use zk::{Acl, AclEntry, SessionId};

@@ -1,0 +1,107 @@
+//! What the engine counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::queue::LostReason;
+use crate::session::ConnectionState;
+
+/// Counters and gauges of one client. All start at zero and only the gauge goes down.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    acquires: AtomicU64,
+    grants: AtomicU64,
+    timeouts: AtomicU64,
+    releases: AtomicU64,
+    losses: AtomicU64,
+    suspended: AtomicU64,
+    sessions_lost: AtomicU64,
+    roots_recreated: AtomicU64,
+    cleanup_pending: AtomicU64,
+}
+
+/// The counts of a client at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MetricsSnapshot {
+    /// Acquires begun, try-acquires among them, re-entrant ones not.
+    pub acquires: u64,
+    /// Locks granted.
+    pub grants: u64,
+    /// Acquires that ended at their deadline.
+    pub timeouts: u64,
+    /// Locks released by their holder while they were held.
+    pub releases: u64,
+    /// Locks lost.
+    pub losses: u64,
+    /// How often the connection was suspended.
+    pub suspended: u64,
+    /// Sessions lost.
+    pub sessions_lost: u64,
+    /// How often a lock root was found to have been deleted and made again.
+    pub roots_recreated: u64,
+    /// A gauge: nodes that are no longer wanted and whose removal is not confirmed yet.
+    pub cleanup_pending: u64,
+}
+
+fn up(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Metrics {
+    pub(crate) fn acquire(&self) {
+        up(&self.acquires);
+    }
+
+    pub(crate) fn grant(&self) {
+        up(&self.grants);
+    }
+
+    pub(crate) fn timeout(&self) {
+        up(&self.timeouts);
+    }
+
+    pub(crate) fn release(&self) {
+        up(&self.releases);
+    }
+
+    pub(crate) fn loss(&self, _reason: LostReason) {
+        up(&self.losses);
+    }
+
+    pub(crate) fn state(&self, state: ConnectionState) {
+        if state == ConnectionState::Suspended {
+            up(&self.suspended);
+        }
+    }
+
+    pub(crate) fn session_lost(&self) {
+        up(&self.sessions_lost);
+    }
+
+    pub(crate) fn root_recreated(&self) {
+        up(&self.roots_recreated);
+    }
+
+    pub(crate) fn cleanup_begins(&self) {
+        up(&self.cleanup_pending);
+    }
+
+    pub(crate) fn cleanup_ends(&self) {
+        self.cleanup_pending.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> MetricsSnapshot {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MetricsSnapshot {
+            acquires: read(&self.acquires),
+            grants: read(&self.grants),
+            timeouts: read(&self.timeouts),
+            releases: read(&self.releases),
+            losses: read(&self.losses),
+            suspended: read(&self.suspended),
+            sessions_lost: read(&self.sessions_lost),
+            roots_recreated: read(&self.roots_recreated),
+            cleanup_pending: read(&self.cleanup_pending),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Claims: nodes that we may have made. None is forgotten until it is confirmed gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::holder::REVOKE_MARK;
+use super::ticket::{Guid, Ticket};
+use crate::path;
+use crate::session::{Hub, Link, Session};
+use crate::zk::{Reply, Stat, Watch, WatchEvent, ZkError};
+
+/// The first delay between two tries to remove a node.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// The longest delay between two tries to remove a node.
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+
+/// Sees to it that nodes that are no longer wanted go.
+pub(crate) struct Janitor {
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl Janitor {
+    pub(crate) fn new(hub: Arc<Hub>) -> Arc<Self> {
+        Arc::new(Self { hub })
+    }
+
+    /// Removes a node, however long it takes, and returns when it is confirmed gone or its session is.
+    async fn remove(self: Arc<Self>, node: Node) {
+        let metrics = self.hub.metrics.clone();
+        metrics.cleanup_begins();
+        let session = node.session.clone();
+        tokio::select! {
+            biased;
+            () = session.confirmed_gone() => {}
+            () = self.keep_trying(node) => {}
+        }
+        metrics.cleanup_ends();
+    }
+
+    /// A planted bug: an older session's node counts as ours.
+    fn takes_any_owner(&self) -> bool {
+        #[cfg(any(test, feature = "simulation"))]
+        return self.hub.options.mutants.skip_owner_check;
+        #[cfg(not(any(test, feature = "simulation")))]
+        false
+    }
+
+    async fn keep_trying(&self, mut node: Node) {
+        let mut tries = 0;
+        loop {
+            let same_session = |link: &Link| Arc::ptr_eq(&link.session, &node.session);
+            let Ok(link) = self.hub.wait_link(same_session).await else {
+                // There will be no other connection: the end of the session takes the node with it.
+                return std::future::pending().await;
+            };
+            match node.try_remove(&link).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::debug!(root = %node.root, guid = ?node.guid, %error, "lock node not removed yet");
+                }
+            }
+            let delay = crate::session::backoff(FIRST_DELAY, LONGEST_DELAY, tries);
+            self.hub.env.sleep(delay).await;
+            tries += 1;
+        }
+    }
+}
+
+/// A node that we may have made. Dropping a claim removes the node in the background.
+pub(crate) struct Claim {
+    janitor: Arc<Janitor>,
+    /// None once the claim is settled: nothing of it is left on the server.
+    node: Option<Node>,
+}
+
+/// What is known of the node.
+struct Node {
+    session: Arc<Session>,
+    /// The path of the lock's root on the server.
+    root: String,
+    guid: Guid,
+    /// The name that the server gave, once it is known that the node was made.
+    name: Option<String>,
+    own: OwnWatch,
+}
+
+/// The watch on our own node.
+enum OwnWatch {
+    None,
+    Arming(Reply<(Vec<u8>, Stat, Watch)>),
+    Armed(Watch),
+}
+
+/// What happened to our own node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnEvent {
+    /// The watch is set, and the node is there and ours.
+    Armed {
+        /// Somebody asks for the lock back.
+        revoked: bool,
+        /// Which transaction made the node.
+        czxid: i64,
+    },
+    /// The node is there, and belongs to another session.
+    NotOurs,
+    /// The node is gone.
+    Gone,
+    /// The node's data changed; the watch has to be set again.
+    Changed,
+    /// The connection ended, and with it the watch.
+    ConnectionEnded,
+}
+
+impl Claim {
+    /// Notes that a node is about to be made. From now on it will be found and removed if it is not wanted.
+    pub(crate) fn new(janitor: Arc<Janitor>, session: Arc<Session>, root: String, guid: Guid) -> Self {
+        let node = Node { session, root, guid, name: None, own: OwnWatch::None };
+        Self { janitor, node: Some(node) }
+    }
+
+    /// The node was made, with this name.
+    pub(crate) fn made(&mut self, name: String) {
+        if let Some(node) = &mut self.node {
+            node.name = Some(name);
+        }
+    }
+
+    /// The node's name, if it is known that it was made.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.node.as_ref()?.name.as_deref()
+    }
+
+    /// Nothing of the claim is left on the server.
+    pub(crate) fn settle(mut self) {
+        self.node = None;
+    }
+
+    /// Removes the node and waits until it is confirmed gone. If dropped before, goes on in the background.
+    pub(crate) async fn remove(mut self) {
+        if let Some(node) = self.node.take() {
+            let (done, gone) = tokio::sync::oneshot::channel();
+            let work = self.janitor.clone().remove(node);
+            self.janitor.hub.env.spawn(async move {
+                work.await;
+                let _ = done.send(());
+            });
+            let _ = gone.await;
+        }
+    }
+
+    /// Asks for a watch on our own node. It is on the wire when this returns.
+    pub(crate) fn arm(&mut self, link: &Link) {
+        if let Some(node) = &mut self.node
+            && let Some(name) = &node.name
+        {
+            node.own = OwnWatch::Arming(link.connection.watch_data(&path::join(&node.root, name)));
+        }
+    }
+
+    /// Whether the watch is set, or asked for.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !matches!(node.own, OwnWatch::None))
+    }
+
+    /// Whether the watch is known to be set.
+    pub(crate) fn is_surely_armed(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| matches!(node.own, OwnWatch::Armed(_)))
+    }
+
+    /// Waits for the next thing that happens to our own node. Cancel safe. Waits for ever without a watch.
+    pub(crate) async fn own_event(&mut self) -> OwnEvent {
+        let Some(node) = &mut self.node else { return std::future::pending().await };
+        let event = match &mut node.own {
+            OwnWatch::None => return std::future::pending().await,
+            OwnWatch::Arming(reply) => match reply.await {
+                Ok((data, stat, watch)) => {
+                    if stat.ephemeral_owner == node.session.id().0 || self.janitor.takes_any_owner() {
+                        node.own = OwnWatch::Armed(watch);
+                        return OwnEvent::Armed { revoked: data == REVOKE_MARK, czxid: stat.czxid };
+                    }
+                    OwnEvent::NotOurs
+                }
+                Err(ZkError::NoNode) => OwnEvent::Gone,
+                Err(error) => {
+                    if !error.outcome_unknown() {
+                        tracing::warn!(root = %node.root, %error, "our own lock node can't be watched");
+                    }
+                    OwnEvent::ConnectionEnded
+                }
+            },
+            OwnWatch::Armed(watch) => match watch.fired().await {
+                WatchEvent::Deleted => OwnEvent::Gone,
+                WatchEvent::Created | WatchEvent::DataChanged | WatchEvent::ChildrenChanged => {
+                    OwnEvent::Changed
+                }
+                WatchEvent::ConnectionEnded => OwnEvent::ConnectionEnded,
+            },
+        };
+        node.own = OwnWatch::None;
+        event
+    }
+
+    /// What has happened to our own node already, without waiting.
+    pub(crate) fn own_event_now(&mut self) -> Option<OwnEvent> {
+        use futures_util::FutureExt;
+        self.own_event().now_or_never()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let Some(node) = self.node.take() else { return };
+        #[cfg(any(test, feature = "simulation"))]
+        if self.janitor.hub.options.mutants.forget_cleanup && node.name.is_none() {
+            return;
+        }
+        let janitor = self.janitor.clone();
+        self.janitor.hub.env.spawn(janitor.remove(node));
+    }
+}
+
+impl Node {
+    /// Removes the node, if it was ever made. `Ok` means that it is gone.
+    async fn try_remove(&mut self, link: &Link) -> Result<(), ZkError> {
+        if self.name.is_none() {
+            self.name = find(link, &self.root, self.guid).await?;
+        }
+        let Some(name) = &self.name else { return Ok(()) };
+        match link.connection.delete(&path::join(&self.root, name), None).await {
+            Ok(()) | Err(ZkError::NoNode) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Looks for our node by its GUID, once the server has caught up with the leader.
+///
+/// The request that may have made it has been decided by then: it went before this one on the same connection,
+/// or on one that the server no longer accepts for the session.
+async fn find(link: &Link, root: &str, guid: Guid) -> Result<Option<String>, ZkError> {
+    let synced = link.connection.sync(root);
+    let listed = link.connection.children(root);
+    synced.await?;
+    match listed.await {
+        Ok((names, _)) => Ok(names.into_iter().find(|name| is_ours(name, guid))),
+        Err(ZkError::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a child is the node of this GUID.
+pub(crate) fn is_ours(name: &str, guid: Guid) -> bool {
+    Ticket::parse(name).is_some_and(|ticket| ticket.guid == guid)
+}

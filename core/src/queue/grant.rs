@@ -1,0 +1,296 @@
+//! A grant: one turn at holding a lock. A keeper task watches over it until it is released or lost.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::watch;
+
+use super::claim::{Claim, OwnEvent};
+use super::{LostReason, OwnerKey};
+use crate::env::Moment;
+use crate::path::{self, LockPath};
+use crate::session::{Hub, Link, Session, SessionEnd};
+use crate::zk::{Reply, Stat};
+
+/// How a grant stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Held,
+    Lost(LostReason),
+    Released,
+}
+
+/// One grant, shared by its handles, its keeper, and the client's register of re-entrant holders.
+pub(crate) struct Grant {
+    pub(crate) path: LockPath,
+    /// The path of the lock node on the server.
+    pub(crate) node: String,
+    pub(crate) token: i64,
+    pub(crate) epoch: i64,
+    pub(crate) sequence: i32,
+    pub(crate) session: Arc<Session>,
+    pub(crate) waited: Duration,
+    phase: watch::Sender<Phase>,
+    /// Whether the connection is down, or up again with our node not yet looked at.
+    suspect: AtomicBool,
+    /// Whether somebody asks for the lock back.
+    revocation: watch::Sender<bool>,
+    /// Whether the node is confirmed gone.
+    gone: watch::Sender<bool>,
+    owner: Mutex<Option<OwnerKey>>,
+    handles: AtomicUsize,
+    /// When the lease ends even if the session lives on.
+    hold_until: Option<Moment>,
+}
+
+/// What a grant begins with.
+pub(crate) struct Terms {
+    pub(crate) path: LockPath,
+    pub(crate) node: String,
+    pub(crate) token: i64,
+    pub(crate) epoch: i64,
+    pub(crate) sequence: i32,
+    pub(crate) owner: Option<OwnerKey>,
+    pub(crate) waited: Duration,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Grant {
+    pub(crate) fn new(terms: Terms, session: Arc<Session>, now: Moment) -> Arc<Self> {
+        let Terms { path, node, token, epoch, sequence, owner, waited, max_hold } = terms;
+        Arc::new(Self {
+            path,
+            node,
+            token,
+            epoch,
+            sequence,
+            session,
+            waited,
+            phase: watch::Sender::new(Phase::Held),
+            suspect: AtomicBool::new(false),
+            revocation: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
+            owner: Mutex::new(owner),
+            handles: AtomicUsize::new(1),
+            hold_until: max_hold.map(|most| now.plus(most)),
+        })
+    }
+
+    /// How the grant stands at `now`. Once the lease has run out it is lost, whether or not anybody has noticed.
+    pub(crate) fn phase(&self, now: Moment) -> Phase {
+        let phase = *self.phase.borrow();
+        if phase != Phase::Held {
+            return phase;
+        }
+        if let Some(end) = self.session.over() {
+            self.lose(end.into());
+        } else if self.hold_until.is_some_and(|until| now >= until) {
+            self.lose(LostReason::MaxHold);
+        }
+        *self.phase.borrow()
+    }
+
+    /// How much longer the grant is good without hearing from the server.
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        if self.phase(now) != Phase::Held {
+            return Duration::ZERO;
+        }
+        let lease = self.session.remaining();
+        self.hold_until.map_or(lease, |until| lease.min(until.since(now)))
+    }
+
+    /// The grant is lost, if it is still held.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        self.leave(Phase::Lost(reason));
+    }
+
+    /// The grant is given back, if it is still held.
+    pub(crate) fn release(&self) {
+        self.leave(Phase::Released);
+    }
+
+    fn leave(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let held = *phase == Phase::Held;
+            if held {
+                *phase = to;
+            }
+            held
+        });
+    }
+
+    /// Waits until the grant is no longer held: why it was lost, or none if it was released. Cancel safe.
+    pub(crate) async fn left(&self) -> Option<LostReason> {
+        match self.phase.subscribe().wait_for(|phase| *phase != Phase::Held).await.map(|phase| *phase) {
+            Ok(Phase::Lost(reason)) => Some(reason),
+            Ok(Phase::Held | Phase::Released) => None,
+            // The sender lives as long as `self`.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Acquire)
+    }
+
+    /// Waits until somebody asks for the lock back. Cancel safe.
+    pub(crate) async fn revocation_asked(&self) {
+        if self.revocation.subscribe().wait_for(|asked| *asked).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(crate) fn is_revocation_asked(&self) -> bool {
+        *self.revocation.borrow()
+    }
+
+    /// Waits until the node is confirmed gone, or its session is. Cancel safe.
+    pub(crate) async fn confirmed_gone(&self) {
+        if self.gone.subscribe().wait_for(|gone| *gone).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(crate) fn owner(&self) -> Option<OwnerKey> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_owner(&self, owner: Option<OwnerKey>) {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
+    /// Adds a handle, unless the last one has gone already.
+    pub(crate) fn add_handle(&self) -> bool {
+        self.handles
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| (count > 0).then_some(count + 1))
+            .is_ok()
+    }
+
+    /// Takes a handle away. Whether it was the last.
+    pub(crate) fn drop_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl From<SessionEnd> for LostReason {
+    fn from(end: SessionEnd) -> Self {
+        match end {
+            SessionEnd::Expired => Self::SessionExpired,
+            SessionEnd::LeaseElapsed => Self::LeaseElapsed,
+            SessionEnd::Closed => Self::Closed,
+        }
+    }
+}
+
+/// Watches over a grant, and removes its node when it is over.
+pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, link: Link) {
+    let deleted = watch_over(&hub, &grant, &mut claim, link).await;
+    match *grant.phase.borrow() {
+        Phase::Lost(reason) => {
+            tracing::warn!(path = %grant.path, token = grant.token, %reason, "lock lost");
+            hub.metrics.loss(reason);
+        }
+        Phase::Released | Phase::Held => hub.metrics.release(),
+    }
+    if deleted {
+        claim.settle();
+    } else {
+        claim.remove().await;
+    }
+    grant.gone.send_replace(true);
+}
+
+/// Returns when the grant is no longer held, and whether the node is known to be gone.
+async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link) -> bool {
+    let mut root = None;
+    loop {
+        let event = tokio::select! {
+            biased;
+            _ = grant.left() => return false,
+            end = grant.session.ended() => {
+                grant.lose(end.into());
+                return false;
+            }
+            event = claim.own_event() => event,
+            () = link.connection_ended() => OwnEvent::ConnectionEnded,
+            () = hub.env.sleep_until(grant.hold_until) => {
+                grant.lose(LostReason::MaxHold);
+                return false;
+            }
+        };
+        match event {
+            OwnEvent::Armed { revoked, .. } => {
+                grant.suspect.store(false, Ordering::Release);
+                if revoked {
+                    grant.revocation.send_replace(true);
+                }
+            }
+            OwnEvent::Changed => claim.arm(&link),
+            OwnEvent::NotOurs | OwnEvent::Gone => {
+                grant.lose(why_gone(grant, root));
+                return true;
+            }
+            OwnEvent::ConnectionEnded => {
+                grant.suspect.store(true, Ordering::Release);
+                let Some(next) = next_link(hub, grant, link.number).await else { return false };
+                root = Some(look_again(&next, grant, claim));
+                link = next;
+            }
+        }
+    }
+}
+
+/// Waits for the next connection to the same session. None when the grant is no longer held.
+async fn next_link(hub: &Hub, grant: &Grant, old: u64) -> Option<Link> {
+    let next = hub.wait_link(|link| link.number != old && Arc::ptr_eq(&link.session, &grant.session));
+    tokio::select! {
+        biased;
+        _ = grant.left() => None,
+        end = grant.session.ended() => {
+            grant.lose(end.into());
+            None
+        }
+        () = hub.env.sleep_until(grant.hold_until) => {
+            grant.lose(LostReason::MaxHold);
+            None
+        }
+        link = next => match link {
+            Ok(link) => Some(link),
+            // There will be no other connection. The session ends with the client, or with its lease.
+            Err(_) => {
+                tokio::select! {
+                    biased;
+                    _ = grant.left() => {}
+                    end = grant.session.ended() => grant.lose(end.into()),
+                }
+                None
+            }
+        },
+    }
+}
+
+/// On a new connection: asks for our node, and watches it. Gives back what the server will have said of the root
+/// by the time it answers.
+fn look_again(link: &Link, grant: &Grant, claim: &mut Claim) -> Reply<Option<Stat>> {
+    let root = path::parent(&grant.node);
+    // The new server may lag behind the old one: let it catch up before it says whether our node is there.
+    drop(link.connection.sync(root));
+    let root = link.connection.exists(root);
+    claim.arm(link);
+    root
+}
+
+/// Why our node is gone: taken back, with its whole root, or deleted alone. That the root was made again counts
+/// only when it was found after a reconnect; before, the deletion itself was seen.
+fn why_gone(grant: &Grant, root: Option<Reply<Option<Stat>>>) -> LostReason {
+    if grant.is_revocation_asked() {
+        return LostReason::Revoked;
+    }
+    match root.and_then(FutureExt::now_or_never) {
+        Some(Ok(Some(stat))) if stat.czxid != grant.epoch => LostReason::RootRecreated,
+        Some(Ok(None)) => LostReason::RootRecreated,
+        _ => LostReason::NodeDeleted,
+    }
+}

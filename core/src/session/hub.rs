@@ -1,0 +1,318 @@
+//! What the supervisor publishes: the present connection, the states, and whether the client is closing.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use super::states::{Knowledge, SessionEvent, transition};
+use super::{ConnectionState, Session, StateChange};
+use crate::connect::ConnectString;
+use crate::env::{Env, Moment};
+use crate::error::{Error, ErrorCode, Result};
+use crate::observe::Metrics;
+use crate::options::Options;
+use crate::zk::{Connection, SessionId};
+
+/// A connection that is up, and the session it is attached to.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) session: Arc<Session>,
+    pub(crate) connection: Arc<dyn Connection>,
+    /// Counts the connections of this client, so that two can be told apart.
+    pub(crate) number: u64,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("session", &self.session).field("number", &self.number).finish()
+    }
+}
+
+impl Link {
+    /// Whether locks can be asked for here.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.connection.is_read_only() && !self.connection.has_ended() && self.session.is_live()
+    }
+
+    /// Waits until the connection has ended. Cancel safe.
+    pub(crate) async fn connection_ended(&self) {
+        self.connection.ended().await;
+    }
+}
+
+/// What the present or the last session is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The session's id.
+    pub id: SessionId,
+    /// The session timeout that was asked for.
+    pub asked_timeout: Duration,
+    /// The session timeout that the server granted.
+    pub timeout: Duration,
+    /// The tick that the lease clock reckons with.
+    pub tick: Duration,
+    /// What is taken off the lease for safety.
+    pub margin: Duration,
+    /// The longest outage that costs nothing.
+    pub survivable_outage: Duration,
+    /// What is wrong with the settings, in sentences for people.
+    pub warnings: Vec<String>,
+}
+
+/// Shared by the supervisor and everything that uses the session.
+pub(crate) struct Hub {
+    pub(crate) env: Env,
+    pub(crate) servers: ConnectString,
+    pub(crate) options: Options,
+    pub(crate) metrics: Arc<Metrics>,
+    link: watch::Sender<Option<Link>>,
+    closing: watch::Sender<bool>,
+    closed: watch::Sender<bool>,
+    /// Why connecting has been given up for good.
+    failed: watch::Sender<Option<Error>>,
+    info: watch::Sender<Option<SessionInfo>>,
+    /// Why the last try to connect to each server failed.
+    troubles: Mutex<VecDeque<(String, String)>>,
+    states: Mutex<StateLog>,
+}
+
+#[derive(Default)]
+struct StateLog {
+    known: Knowledge,
+    last: Option<StateChange>,
+    listeners: Vec<mpsc::UnboundedSender<StateChange>>,
+    closed: bool,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        env: Env,
+        servers: ConnectString,
+        options: Options,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            servers,
+            options,
+            metrics,
+            link: watch::Sender::new(None),
+            closing: watch::Sender::new(false),
+            closed: watch::Sender::new(false),
+            failed: watch::Sender::new(None),
+            info: watch::Sender::new(None),
+            troubles: Mutex::default(),
+            states: Mutex::default(),
+        })
+    }
+
+    // For the supervisor.
+
+    pub(super) fn publish_link(&self, link: Option<Link>) {
+        self.link.send_replace(link);
+    }
+
+    pub(super) fn publish_info(&self, info: SessionInfo) {
+        self.info.send_replace(Some(info));
+    }
+
+    /// Tells every listener, in order, what follows from `event`.
+    pub(super) fn tell(&self, event: SessionEvent) {
+        let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, changes) = transition(log.known, event);
+        log.known = known;
+        for change in changes {
+            tracing::info!(state = %change.state, session = %change.session, "connection state");
+            self.metrics.state(change.state);
+            log.last = Some(change);
+            log.listeners.retain(|listener| listener.send(change).is_ok());
+        }
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        tracing::error!(%error, "connecting has been given up");
+        self.failed.send_replace(Some(error));
+    }
+
+    pub(super) fn finish_closing(&self) {
+        let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        log.closed = true;
+        log.listeners.clear();
+        drop(log);
+        self.closed.send_replace(true);
+    }
+
+    pub(super) fn note_trouble(&self, server: String, why: String) {
+        const KEPT: usize = 8;
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.retain(|(known, _)| *known != server);
+        if troubles.len() == KEPT {
+            troubles.pop_front();
+        }
+        troubles.push_back((server, why));
+    }
+
+    pub(super) fn forget_troubles(&self) {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    // For everyone.
+
+    /// The present connection, if there is one.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.link.borrow().clone()
+    }
+
+    /// Waits for a connection that fits. Cancel safe.
+    ///
+    /// # Errors
+    /// When there will be none: the client is closing, or the server refuses our credentials.
+    pub(crate) async fn wait_link(&self, fits: impl Fn(&Link) -> bool) -> Result<Link> {
+        let mut links = self.link.subscribe();
+        let mut failed = self.failed.subscribe();
+        loop {
+            if self.is_closing() {
+                return Err(Error::closed());
+            }
+            if let Some(error) = failed.borrow_and_update().clone() {
+                return Err(error);
+            }
+            let found = links.borrow_and_update().clone();
+            if let Some(link) = found.filter(|link| fits(link)) {
+                return Ok(link);
+            }
+            tokio::select! {
+                biased;
+                () = self.closing() => {}
+                _ = failed.changed() => {}
+                _ = links.changed() => {}
+            }
+        }
+    }
+
+    /// Asks the supervisor to close the session and to end.
+    pub(crate) fn start_closing(&self) {
+        self.closing.send_if_modified(|closing| !std::mem::replace(closing, true));
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Waits until the client is to be closed. Cancel safe.
+    pub(crate) async fn closing(&self) {
+        if self.closing.subscribe().wait_for(|closing| *closing).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the client is closed. Cancel safe.
+    pub(crate) async fn closed(&self) {
+        if self.closed.subscribe().wait_for(|closed| *closed).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(crate) fn info(&self) -> Option<SessionInfo> {
+        self.info.borrow().clone()
+    }
+
+    pub(crate) fn state(&self) -> Option<StateChange> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).last
+    }
+
+    pub(crate) fn listen(&self) -> States {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if !log.closed {
+            log.listeners.push(sender);
+        }
+        States(receiver)
+    }
+
+    /// Why there is no connection, in words for an error message.
+    pub(crate) fn why_disconnected(&self) -> String {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        if troubles.is_empty() {
+            let servers: Vec<_> = self.servers.endpoints.iter().map(ToString::to_string).collect();
+            return format!("no connection to ZooKeeper at {}", servers.join(","));
+        }
+        let each: Vec<_> = troubles.iter().map(|(server, why)| format!("{server}: {why}")).collect();
+        format!("no connection to ZooKeeper ({})", each.join("; "))
+    }
+
+    /// Runs `operation` on a connection, again after errors that can be retried, within `budget` and `deadline`.
+    ///
+    /// For operations that may be applied twice without harm.
+    pub(crate) async fn with_retry<T, F>(
+        &self,
+        doing: &str,
+        deadline: Moment,
+        operation: impl Fn(Link) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, crate::zk::ZkError>>,
+    {
+        let mut budget = super::RetryBudget::new(self.options.retry);
+        let work = async {
+            loop {
+                let link = self.wait_link(Link::is_writable).await?;
+                let error = match operation(link).await {
+                    Ok(done) => return Ok(done),
+                    Err(error) => error,
+                };
+                let delay = if error.can_retry() || error.outcome_unknown() {
+                    budget.failed(self.env.now(), self.env.fraction())
+                } else {
+                    None
+                };
+                let Some(delay) = delay else { return Err(Error::from_zk(&error, doing)) };
+                self.env.sleep(delay).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = self.env.sleep_until(Some(deadline)) => {
+                Err(Error::new(ErrorCode::ConnectionLost, format!("{doing}: {}", self.why_disconnected())))
+            }
+        }
+    }
+}
+
+/// The changes of the connection's state, from the moment of listening on; every one, in order.
+///
+/// A listener that is slow holds nobody up: what it has not read yet is kept for it. The stream ends when the
+/// client is closed.
+pub struct States(mpsc::UnboundedReceiver<StateChange>);
+
+impl States {
+    /// The next change, or none once the client is closed. Cancel safe.
+    pub async fn next(&mut self) -> Option<StateChange> {
+        self.0.recv().await
+    }
+
+    /// The next change that has happened already, without waiting.
+    pub fn try_next(&mut self) -> Option<StateChange> {
+        self.0.try_recv().ok()
+    }
+
+    /// Waits for the next change to `state`, passing over others. Cancel safe, but what was passed over is gone.
+    pub async fn wait_for(&mut self, state: ConnectionState) -> Option<StateChange> {
+        while let Some(change) = self.next().await {
+            if change.state == state {
+                return Some(change);
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Debug for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("States").finish_non_exhaustive()
+    }
+}

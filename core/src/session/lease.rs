@@ -1,0 +1,297 @@
+//! The lease clock: until when a session can be relied on.
+//!
+//! A server answers for itself, and tells the leader which sessions it has heard from only with its answers to
+//! the leader's pings. So an answered request proves nothing yet. But both travel on one TCP connection: once a
+//! heartbeat has been answered that was *sent* at least a tick after an earlier request was *answered*, the
+//! leader has heard of that earlier request, and will not expire the session before a full timeout has passed
+//! since. The time of sending counts, since the server can't have seen a request before it was sent.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::env::Moment;
+
+/// The tick that is assumed where nothing is known: longer than the server's default of 2 s.
+pub const DEFAULT_TICK: Duration = Duration::from_secs(3);
+
+/// A request that the server has answered.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    sent: Moment,
+    answered: Moment,
+}
+
+/// Which rule the clock follows. Only [`Rule::OneTick`] is sound; the others are planted bugs that the
+/// simulator has to find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Sent at least a tick after the earlier one was answered.
+    #[default]
+    OneTick,
+    /// The latest answered heartbeat counts itself.
+    #[cfg_attr(not(feature = "simulation"), allow(dead_code))]
+    Latest,
+    /// Sent at least a tick after the earlier one was sent.
+    #[cfg_attr(not(feature = "simulation"), allow(dead_code))]
+    SendToSend,
+}
+
+/// Computes a session's deadline from the times at which requests were sent and answered. Pure: it reads no
+/// clock.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseClock {
+    rule: Rule,
+    timeout: Duration,
+    tick: Duration,
+    margin: Duration,
+    /// Answered requests of this connection that the leader may not have heard of, oldest first.
+    touches: VecDeque<Touch>,
+    deadline: Moment,
+}
+
+impl LeaseClock {
+    /// Starts the clock at the answer to the connect that made the session.
+    pub(crate) fn start(
+        rule: Rule,
+        sent: Moment,
+        answered: Moment,
+        timeout: Duration,
+        tick: Duration,
+    ) -> Self {
+        let mut clock =
+            Self { rule, timeout, tick, margin: margin(timeout), touches: VecDeque::new(), deadline: sent };
+        clock.attached(sent, answered, timeout, tick);
+        clock
+    }
+
+    /// A new connection was attached to the session. That touches the leader directly; what was answered on
+    /// the old connection proves nothing any more.
+    pub(crate) fn attached(&mut self, sent: Moment, answered: Moment, timeout: Duration, tick: Duration) {
+        let smaller = self.timeout.min(timeout);
+        self.timeout = timeout;
+        self.tick = tick;
+        self.margin = margin(timeout);
+        self.deadline = sent.plus(smaller).minus(margin(smaller));
+        self.touches.clear();
+        self.touches.push_back(Touch { sent, answered });
+    }
+
+    /// A heartbeat that was sent at `sent` has been answered at `answered`.
+    pub(crate) fn answered(&mut self, sent: Moment, answered: Moment) {
+        let this = Touch { sent, answered };
+        let mut heard = None;
+        if self.rule == Rule::Latest {
+            heard = Some(this);
+        }
+        while let Some(earlier) = self.touches.front() {
+            let since = match self.rule {
+                Rule::OneTick => earlier.answered,
+                Rule::SendToSend | Rule::Latest => earlier.sent,
+            };
+            if sent < since.plus(self.tick) {
+                break;
+            }
+            heard = heard.max_by_sent(self.touches.pop_front());
+        }
+        self.touches.push_back(this);
+        if let Some(heard) = heard {
+            self.deadline = heard.sent.plus(self.timeout).minus(self.margin);
+        }
+    }
+
+    /// When the lease is over.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    /// When to send the next heartbeat: a sixth of the timeout after the last, or a little later where that
+    /// lets it prove one more request.
+    pub(crate) fn next_heartbeat(&self, last_sent: Moment) -> Moment {
+        let slot = last_sent.plus(heartbeat_interval(self.timeout));
+        let latest = slot.plus(self.timeout / 40);
+        self.touches
+            .iter()
+            .map(|touch| touch.answered.plus(self.tick))
+            .rfind(|provable| *provable <= latest)
+            .map_or(slot, |provable| provable.max(slot))
+    }
+
+    /// The longest outage that costs nothing, wherever between two heartbeats it begins.
+    pub(crate) fn survivable_outage(&self) -> Duration {
+        survivable_outage(self.timeout, self.tick)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn tick(&self) -> Duration {
+        self.tick
+    }
+
+    pub(crate) fn margin(&self) -> Duration {
+        self.margin
+    }
+}
+
+trait MaxBySent {
+    fn max_by_sent(self, other: Option<Touch>) -> Option<Touch>;
+}
+
+impl MaxBySent for Option<Touch> {
+    fn max_by_sent(self, other: Option<Touch>) -> Option<Touch> {
+        match (self, other) {
+            (Some(a), Some(b)) => Some(if a.sent >= b.sent { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// How often a live session sends a heartbeat.
+#[must_use]
+pub fn heartbeat_interval(timeout: Duration) -> Duration {
+    timeout / 6
+}
+
+/// What is taken off the lease for clocks that drift and timers that fire late: the larger of 200 ms and a
+/// twentieth of the timeout, but never more than a tenth of it.
+#[must_use]
+pub fn margin(timeout: Duration) -> Duration {
+    (timeout / 20).max(Duration::from_millis(200)).min(timeout / 10)
+}
+
+/// The longest outage that a session survives: its timeout, less a heartbeat interval, a tick and the margin.
+#[must_use]
+pub fn survivable_outage(timeout: Duration, tick: Duration) -> Duration {
+    timeout.saturating_sub(heartbeat_interval(timeout)).saturating_sub(tick).saturating_sub(margin(timeout))
+}
+
+/// The tick to reckon with, and what to tell the user about the setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TickChoice {
+    pub(crate) tick: Duration,
+    pub(crate) warning: Option<String>,
+}
+
+/// Chooses the tick from the user's setting and from what the server made of the timeout asked for.
+///
+/// A server grants 2 to 20 ticks unless told otherwise, so a timeout that it changed gives its tick away. Its
+/// own limits may have been set by hand, so what is inferred may make the tick longer than the setting, which
+/// is safe, but never shorter.
+pub(crate) fn choose_tick(setting: Option<Duration>, asked: Duration, granted: Duration) -> TickChoice {
+    let (inferred, limit) = match granted.cmp(&asked) {
+        std::cmp::Ordering::Less => (Some(granted / 20), "maxSessionTimeout"),
+        std::cmp::Ordering::Greater => (Some(granted / 2), "minSessionTimeout"),
+        std::cmp::Ordering::Equal => (None, ""),
+    };
+    let assumed = setting.unwrap_or(DEFAULT_TICK);
+    let tick = assumed.max(inferred.unwrap_or_default()).min(granted / 2);
+    let warning = match (setting, inferred) {
+        (Some(set), Some(inferred)) if set != inferred => Some(format!(
+            "the tick is set to {set:?}, but the server's answer (asked {asked:?}, granted {granted:?}) points to \
+             a tickTime of {inferred:?}, unless its {limit} was set by hand; reckoning with {tick:?}"
+        )),
+        _ => None,
+    };
+    TickChoice { tick, warning }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn at(n: u64) -> Moment {
+        Moment::from_nanos(0).plus(ms(n))
+    }
+
+    #[test]
+    fn margin_is_a_twentieth_at_least_200_ms_and_less_where_the_timeout_is_short() {
+        for (timeout, expected) in [(30_000, 1_500), (10_000, 500), (4_000, 200), (2_000, 200), (1_000, 100)]
+        {
+            assert_eq!(margin(ms(timeout)), ms(expected), "{timeout}");
+        }
+    }
+
+    #[test]
+    fn survivable_outage_of_the_defaults() {
+        assert_eq!(survivable_outage(30 * SECOND, DEFAULT_TICK), ms(20_500));
+        assert_eq!(survivable_outage(ms(600), ms(900)), Duration::ZERO);
+    }
+
+    #[test]
+    fn tick_is_the_setting_but_longer_when_the_server_gives_it_away_and_at_most_half_the_timeout() {
+        for (setting, asked, granted, tick, warns) in [
+            (None, 30_000, 30_000, 3_000, false),
+            (None, 4_000, 4_000, 2_000, false),
+            (Some(200), 4_000, 4_000, 200, false),
+            (None, 100_000, 40_000, 3_000, false),
+            (None, 200_000, 100_000, 5_000, false),
+            (None, 1_000, 4_000, 2_000, false),
+            (Some(200), 1_000, 4_000, 2_000, true),
+            (Some(200), 9_000, 4_000, 200, false),
+            (Some(2_000), 100_000, 40_000, 2_000, false),
+            (Some(3_000), 100_000, 40_000, 3_000, true),
+        ] {
+            let choice = choose_tick(setting.map(ms), ms(asked), ms(granted));
+            assert_eq!(choice.tick, ms(tick), "{setting:?} {asked} {granted}");
+            assert_eq!(choice.warning.is_some(), warns, "{setting:?} {asked} {granted}");
+        }
+    }
+
+    #[test]
+    fn the_connect_starts_the_clock_at_its_sending() {
+        let clock = LeaseClock::start(Rule::OneTick, at(1_000), at(1_050), ms(4_000), ms(200));
+        assert_eq!(clock.deadline(), at(4_800));
+    }
+
+    #[test]
+    fn a_heartbeat_proves_what_was_answered_a_tick_before_it_was_sent() {
+        let mut clock = LeaseClock::start(Rule::OneTick, at(0), at(10), ms(4_000), ms(200));
+        clock.answered(at(209), at(212));
+        assert_eq!(clock.deadline(), at(3_800), "a millisecond too early to prove anything new");
+        clock.answered(at(410), at(415));
+        assert_eq!(clock.deadline(), at(3_800), "proves the connect, not the heartbeat answered at 212");
+        clock.answered(at(700), at(705));
+        assert_eq!(clock.deadline(), at(410 + 3_800));
+    }
+
+    #[test]
+    fn a_stalled_link_that_delivers_two_answers_at_once_proves_nothing_new() {
+        let mut clock = LeaseClock::start(Rule::OneTick, at(0), at(5), ms(4_000), ms(200));
+        clock.answered(at(600), at(3_000));
+        clock.answered(at(1_200), at(3_000));
+        assert_eq!(clock.deadline(), at(3_800));
+        let mut unsound = LeaseClock::start(Rule::SendToSend, at(0), at(5), ms(4_000), ms(200));
+        unsound.answered(at(600), at(3_000));
+        unsound.answered(at(1_200), at(3_000));
+        assert_eq!(unsound.deadline(), at(600 + 3_800));
+    }
+
+    #[test]
+    fn a_new_connection_starts_again_with_the_smaller_timeout() {
+        let mut clock = LeaseClock::start(Rule::OneTick, at(0), at(5), ms(4_000), ms(200));
+        clock.answered(at(1_000), at(1_005));
+        clock.attached(at(2_000), at(2_100), ms(2_000), ms(200));
+        assert_eq!(clock.deadline(), at(2_000 + 1_800));
+        clock.answered(at(2_250), at(2_251));
+        assert_eq!(clock.deadline(), at(3_800), "nothing of the old connection counts");
+        clock.attached(at(3_000), at(3_001), ms(4_000), ms(200));
+        assert_eq!(clock.deadline(), at(3_000 + 1_800), "the smaller until the new heartbeats count");
+        clock.answered(at(3_500), at(3_501));
+        assert_eq!(clock.deadline(), at(3_000 + 3_800));
+    }
+
+    #[test]
+    fn heartbeats_wait_a_little_where_that_proves_more() {
+        let clock = LeaseClock::start(Rule::OneTick, at(0), at(3), ms(6_000), ms(1_000));
+        assert_eq!(clock.next_heartbeat(at(0)), at(1_003), "a tick after the connect was answered");
+        let clock = LeaseClock::start(Rule::OneTick, at(0), at(3), ms(6_000), ms(200));
+        assert_eq!(clock.next_heartbeat(at(0)), at(1_000), "a sixth after the last");
+    }
+}

@@ -1,0 +1,157 @@
+//! Sessions: one supervisor owns the connection, a lease clock says until when the session can be relied on,
+//! and listeners are told of every change of state.
+
+mod hub;
+mod lease;
+mod retry;
+mod states;
+mod supervisor;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::env::{Clock, Moment};
+use crate::zk::{SessionCredentials, SessionId};
+
+pub(crate) use hub::{Hub, Link};
+pub use hub::{SessionInfo, States};
+pub use lease::{DEFAULT_TICK, heartbeat_interval, margin, survivable_outage};
+pub use retry::RetryPolicy;
+pub(crate) use retry::{RetryBudget, backoff};
+pub use states::{ConnectionState, StateChange};
+pub(crate) use supervisor::start;
+
+/// What a live session sends to prove that it is alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// A `sync`, which goes through the leader. A leader that has been deposed and does not know it yet may
+    /// answer it: for about `syncLimit` ticks the old holder and a new one may overlap, and only the fencing
+    /// token tells them apart.
+    #[default]
+    Session,
+    /// A committed `multi` of one `check`, which only a quorum can answer. It writes to the transaction log
+    /// and closes that window.
+    Quorum,
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// The server said that it has expired.
+    Expired,
+    /// The lease ran out unanswered.
+    LeaseElapsed,
+    /// The client was closed.
+    Closed,
+}
+
+/// One session. It ends once, and never comes back to life.
+pub(crate) struct Session {
+    pub(crate) credentials: SessionCredentials,
+    clock: Arc<dyn Clock>,
+    /// When the lease is over, in nanoseconds on the lease clock.
+    deadline: AtomicU64,
+    end: watch::Sender<Option<SessionEnd>>,
+    /// Whether the server has confirmed that the session is gone, and its ephemeral nodes with it.
+    gone: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id()).field("end", &*self.end.borrow()).finish()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(credentials: SessionCredentials, clock: Arc<dyn Clock>, deadline: Moment) -> Arc<Self> {
+        Arc::new(Self {
+            credentials,
+            clock,
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            end: watch::Sender::new(None),
+            gone: watch::Sender::new(false),
+        })
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.credentials.id
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Moves the deadline, unless the lease has run out: then the session is over, whatever the server says.
+    /// Returns whether it lives.
+    pub(crate) fn set_deadline(&self, deadline: Moment) -> bool {
+        if !self.is_live() {
+            return false;
+        }
+        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+        true
+    }
+
+    /// Whether the session can be relied on at this moment. Reads the clock; once it has said no, it says no
+    /// for ever.
+    pub(crate) fn is_live(&self) -> bool {
+        self.over().is_none()
+    }
+
+    /// Why the session is over, if it is. Reads the clock.
+    pub(crate) fn over(&self) -> Option<SessionEnd> {
+        if let Some(end) = *self.end.borrow() {
+            return Some(end);
+        }
+        if self.clock.now() >= self.deadline() {
+            return Some(self.finish(SessionEnd::LeaseElapsed));
+        }
+        None
+    }
+
+    /// How much longer the session can be relied on without hearing from the server.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.is_live() { self.deadline().since(self.clock.now()) } else { Duration::ZERO }
+    }
+
+    /// Ends the session, for the first reason given. Returns that reason.
+    pub(crate) fn finish(&self, why: SessionEnd) -> SessionEnd {
+        let mut first = why;
+        self.end.send_if_modified(|end| match end {
+            Some(already) => {
+                first = *already;
+                false
+            }
+            None => {
+                *end = Some(why);
+                true
+            }
+        });
+        first
+    }
+
+    /// Waits until the session is over. Cancel safe.
+    pub(crate) async fn ended(&self) -> SessionEnd {
+        let mut end = self.end.subscribe();
+        // The sender lives as long as `self`, so this waits and never fails.
+        match end.wait_for(Option::is_some).await.map(|end| *end) {
+            Ok(Some(end)) => end,
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The server has confirmed that the session is gone.
+    pub(crate) fn confirm_gone(&self) {
+        self.gone.send_replace(true);
+    }
+
+    /// Waits until the server has confirmed that the session is gone. Cancel safe.
+    pub(crate) async fn confirmed_gone(&self) {
+        if self.gone.subscribe().wait_for(|gone| *gone).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

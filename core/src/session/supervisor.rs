@@ -1,0 +1,558 @@
+//! The supervisor: one task that owns the connection of a client.
+//!
+//! It picks a server, attaches to the session, keeps the lease going with heartbeats, and starts again when the
+//! connection ends. A session whose lease has run out is over, whatever the server says: it is re-attached only
+//! to be closed, beside the making of a new one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hub::{Hub, Link, SessionInfo};
+use super::lease::{self, LeaseClock};
+use super::retry::{backoff, jittered};
+use super::states::SessionEvent;
+use super::{Heartbeat, Session, SessionEnd};
+use crate::env::Moment;
+use crate::error::{Error, ErrorCode};
+use crate::zk::{
+    ConnectError, ConnectRequest, Connection, EndReason, Endpoint, Operation, SessionCredentials,
+};
+
+/// The first delay between two rounds of connecting.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// The longest delay between two rounds of connecting.
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+/// The longest delay between two tries to close a session that is over.
+const LONGEST_REAP_DELAY: Duration = Duration::from_secs(10);
+/// A connection that ends sooner than this makes the next one wait a little.
+const SHORT_LIVED: Duration = Duration::from_secs(1);
+/// How often a client of a read-only server looks for one that grants locks.
+const SEEK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts the supervisor of `hub`.
+pub(crate) fn start(hub: &Arc<Hub>) {
+    let supervisor =
+        Supervisor { hosts: Hosts::shuffled(hub), hub: hub.clone(), current: None, links: 0, short_lived: 0 };
+    hub.env.spawn(supervisor.run());
+}
+
+struct Supervisor {
+    hub: Arc<Hub>,
+    hosts: Hosts,
+    current: Option<Current>,
+    links: u64,
+    /// How many connections in a row ended soon after they were made.
+    short_lived: u32,
+}
+
+/// The session that lives, and its clock.
+struct Current {
+    session: Arc<Session>,
+    lease: LeaseClock,
+}
+
+/// What ends a phase of the supervisor's life.
+enum Phase {
+    Closing,
+    SessionOver(SessionEnd),
+    Attached(Attached),
+    Disconnected,
+    Failed(Error),
+}
+
+struct Attached {
+    connection: Arc<dyn Connection>,
+    /// When the attempt that succeeded began.
+    sent: Moment,
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        let mut phase = self.connect_phase().await;
+        loop {
+            phase = match phase {
+                Phase::Attached(attached) => match self.take(attached) {
+                    Some(link) => {
+                        let began = self.hub.env.now();
+                        let ended = self.serve_phase(&link).await;
+                        self.hub.publish_link(None);
+                        self.short_lived = match self.hub.env.now().since(began) {
+                            lived if lived < SHORT_LIVED => self.short_lived.saturating_add(1),
+                            _ => 0,
+                        };
+                        match ended {
+                            Phase::Closing => return self.close(Some(link)).await,
+                            Phase::SessionOver(end) => self.session_over(end, Some(link)),
+                            Phase::Failed(error) => return self.fail(error),
+                            Phase::Disconnected => self.disconnected(&link),
+                            // A server that grants locks was found while we were with a read-only one.
+                            Phase::Attached(better) => {
+                                self.disconnected(&link);
+                                phase = Phase::Attached(better);
+                                continue;
+                            }
+                        }
+                        self.connect_phase().await
+                    }
+                    None => self.connect_phase().await,
+                },
+                Phase::Closing => return self.close(None).await,
+                Phase::SessionOver(end) => {
+                    self.session_over(end, None);
+                    self.connect_phase().await
+                }
+                Phase::Failed(error) => return self.fail(error),
+                Phase::Disconnected => self.connect_phase().await,
+            }
+        }
+    }
+
+    fn disconnected(&mut self, link: &Link) {
+        link.connection.abort();
+        self.hub.tell(SessionEvent::Disconnected);
+        if link.connection.is_read_only() {
+            // Such a session is local to its server: there is nothing to re-attach.
+            self.session_over(SessionEnd::Expired, None);
+        }
+    }
+
+    /// Tries one server after the other until one attaches us, or the session is over.
+    async fn connect_phase(&mut self) -> Phase {
+        let hub = self.hub.clone();
+        let session = self.current.as_ref().map(|current| current.session.clone());
+        let lease_over = async {
+            match &session {
+                Some(session) => lease_over(&hub, session).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = hub.closing() => Phase::Closing,
+            end = lease_over => Phase::SessionOver(end),
+            phase = self.connect() => phase,
+        }
+    }
+
+    async fn connect(&mut self) -> Phase {
+        let hub = self.hub.clone();
+        let credentials = self.current.as_ref().map(|current| current.session.credentials.clone());
+        let attempt = self.attempt_timeout();
+        let mut rounds = 0;
+        if self.short_lived > 1 {
+            let delay = backoff(FIRST_DELAY, self.longest_delay(), self.short_lived - 2);
+            hub.env.sleep(jittered(delay, hub.env.fraction())).await;
+        }
+        loop {
+            for _ in 0..self.hosts.len() {
+                let endpoint = self.hosts.next();
+                let sent = hub.env.now();
+                let error = match try_connect(&hub, &endpoint, credentials.clone(), attempt).await {
+                    Ok(connection) => return Phase::Attached(Attached { connection, sent }),
+                    Err(error) => error,
+                };
+                tracing::debug!(server = %endpoint, %error, "could not connect");
+                hub.note_trouble(endpoint.to_string(), error.to_string());
+                match error {
+                    ConnectError::SessionExpired if credentials.is_some() => {
+                        return Phase::SessionOver(SessionEnd::Expired);
+                    }
+                    ConnectError::AuthFailed(_) => {
+                        return Phase::Failed(Error::new(
+                            ErrorCode::NotPermitted,
+                            format!("connecting to {endpoint}: {error}"),
+                        ));
+                    }
+                    ConnectError::BadOptions(_) => {
+                        return Phase::Failed(Error::invalid(format!("connecting to {endpoint}: {error}")));
+                    }
+                    ConnectError::SessionExpired
+                    | ConnectError::Unresolvable(_)
+                    | ConnectError::Unreachable(_) => {}
+                }
+            }
+            let delay = backoff(FIRST_DELAY, self.longest_delay(), rounds);
+            hub.env.sleep(jittered(delay, hub.env.fraction())).await;
+            rounds += 1;
+        }
+    }
+
+    /// While a lease runs down, every second counts.
+    fn longest_delay(&self) -> Duration {
+        match &self.current {
+            Some(current) => LONGEST_DELAY.min(current.lease.survivable_outage() / 8).max(FIRST_DELAY),
+            None => LONGEST_DELAY,
+        }
+    }
+
+    /// How long one attempt may take: with a session to save, short enough to leave time for another server.
+    fn attempt_timeout(&self) -> Duration {
+        let longest = self.hub.options.connection_timeout;
+        match &self.current {
+            Some(current) => longest.min(patience(&current.lease)),
+            None => longest.min((self.hub.options.session_timeout / 3).max(Duration::from_secs(1))),
+        }
+    }
+
+    /// Takes over a connection that has just been attached. None if its lease is over already.
+    fn take(&mut self, Attached { connection, sent }: Attached) -> Option<Link> {
+        let hub = &self.hub;
+        let now = hub.env.now();
+        let granted = connection.session_timeout();
+        let asked = hub.options.session_timeout;
+        let tick = lease::choose_tick(hub.options.tick, asked, granted);
+        let credentials = connection.credentials();
+        if self.current.as_ref().is_some_and(|current| current.session.id() != credentials.id) {
+            self.session_over(SessionEnd::Expired, None);
+        }
+        let hub = &self.hub;
+        match &mut self.current {
+            Some(current) => {
+                current.lease.attached(sent, now, granted, tick.tick);
+                if !current.session.set_deadline(current.lease.deadline()) {
+                    connection.abort();
+                    return None;
+                }
+            }
+            None => {
+                let lease = LeaseClock::start(lease_rule(&hub.options), sent, now, granted, tick.tick);
+                // A read-only server grants nothing that a lease could be about.
+                let deadline =
+                    if connection.is_read_only() { Moment::from_nanos(u64::MAX) } else { lease.deadline() };
+                let session = Session::new(credentials, hub.env.clock.clone(), deadline);
+                self.current = Some(Current { session, lease });
+            }
+        }
+        let current = self.current.as_ref()?;
+        let info = session_info(current, asked, tick.warning);
+        if hub.info().as_ref() != Some(&info) {
+            for warning in &info.warnings {
+                tracing::warn!(session = %info.id, "{warning}");
+            }
+            hub.publish_info(info);
+        }
+        self.links += 1;
+        let link = Link { session: current.session.clone(), connection, number: self.links };
+        hub.forget_troubles();
+        hub.tell(SessionEvent::Attached {
+            session: link.session.id(),
+            read_only: link.connection.is_read_only(),
+        });
+        hub.publish_link(Some(link.clone()));
+        Some(link)
+    }
+
+    /// Keeps the lease going until the connection ends.
+    async fn serve_phase(&mut self, link: &Link) -> Phase {
+        let hub = self.hub.clone();
+        let Some(current) = &mut self.current else { return Phase::Disconnected };
+        tokio::select! {
+            biased;
+            () = hub.closing() => Phase::Closing,
+            end = lease_over(&hub, &link.session) => Phase::SessionOver(end),
+            reason = link.connection.ended() => match reason {
+                EndReason::SessionExpired => Phase::SessionOver(SessionEnd::Expired),
+                EndReason::AuthFailed => {
+                    Phase::Failed(Error::new(ErrorCode::NotPermitted, "the server refused the credentials"))
+                }
+                EndReason::Disconnected(why) => {
+                    tracing::debug!(%why, "connection ended");
+                    hub.note_trouble("last connection".to_owned(), why);
+                    Phase::Disconnected
+                }
+                EndReason::Closed => Phase::Disconnected,
+            },
+            better = seek_writable(&hub, link, &mut self.hosts) => Phase::Attached(better),
+            why = beat(&hub, link, &mut current.lease) => {
+                tracing::debug!(why, "connection given up");
+                hub.note_trouble("last connection".to_owned(), why.to_owned());
+                Phase::Disconnected
+            }
+        }
+    }
+
+    /// Ends the present session for us, tells everyone, and sees to its end on the server in the background.
+    fn session_over(&mut self, why: SessionEnd, link: Option<Link>) {
+        let Some(current) = self.current.take() else { return };
+        let end = current.session.finish(why);
+        self.hub.metrics.session_lost();
+        self.hub.tell(SessionEvent::SessionOver);
+        match end {
+            SessionEnd::Expired => {
+                if let Some(link) = link {
+                    link.connection.abort();
+                }
+                current.session.confirm_gone();
+            }
+            SessionEnd::LeaseElapsed | SessionEnd::Closed => {
+                let hub = self.hub.clone();
+                self.hub.env.spawn(reap(hub, current.session, link, current.lease.timeout()));
+            }
+        }
+    }
+
+    fn fail(mut self, error: Error) {
+        self.hub.fail(error);
+        self.session_over(SessionEnd::Closed, None);
+        let hub = self.hub.clone();
+        self.hub.env.spawn(async move {
+            hub.closing().await;
+            hub.finish_closing();
+        });
+    }
+
+    /// Closes the session: at once when there is a connection, else in the background.
+    async fn close(mut self, link: Option<Link>) {
+        let hub = self.hub.clone();
+        if let Some(current) = self.current.take() {
+            current.session.finish(SessionEnd::Closed);
+            let rest = reap(hub.clone(), current.session.clone(), link, current.lease.timeout());
+            let mut rest = Box::pin(rest);
+            let done = tokio::select! {
+                biased;
+                () = &mut rest => true,
+                () = hub.env.sleep(hub.options.close_timeout.min(current.lease.timeout())) => false,
+            };
+            if !done {
+                tracing::warn!(session = %current.session.id(), "the server did not confirm the end of the session in time");
+                hub.env.spawn(rest);
+            }
+        }
+        hub.finish_closing();
+    }
+}
+
+/// Waits until the session is over, by its lease or by what others found out. Cancel safe.
+async fn lease_over(hub: &Hub, session: &Session) -> SessionEnd {
+    loop {
+        let deadline = session.deadline();
+        tokio::select! {
+            biased;
+            end = session.ended() => return end,
+            () = hub.env.sleep_until(Some(deadline)) => {
+                // The deadline may have moved while we slept.
+                if let Some(end) = session.over() {
+                    return end;
+                }
+            }
+        }
+    }
+}
+
+/// Sends heartbeats and notes their answers, until the connection can't be relied on. Says why.
+async fn beat(hub: &Hub, link: &Link, lease: &mut LeaseClock) -> &'static str {
+    let mut last_sent = hub.env.now();
+    loop {
+        hub.env.sleep_until(Some(lease.next_heartbeat(last_sent))).await;
+        let sent = hub.env.now();
+        let reply = match hub.options.heartbeat {
+            // A server in read-only mode has no leader to ask.
+            _ if link.connection.is_read_only() => {
+                let reply = link.connection.exists("/");
+                Box::pin(async move { reply.await.map(drop) })
+            }
+            Heartbeat::Session => link.connection.sync("/"),
+            Heartbeat::Quorum => {
+                link.connection.multi(vec![Operation::Check { path: "/".to_owned(), version: None }])
+            }
+        };
+        let reply = tokio::select! {
+            biased;
+            reply = reply => reply,
+            () = hub.env.sleep(patience(lease)) => return "a heartbeat was not answered in time",
+        };
+        let now = hub.env.now();
+        match reply {
+            Err(error) if error.outcome_unknown() || error.can_retry() => return "a heartbeat failed",
+            _ if link.connection.is_read_only() => {}
+            // Any answer of the leader's will do, a refusal too: it went the same way.
+            Ok(()) | Err(_) => {
+                lease.answered(sent, now);
+                if !link.session.set_deadline(lease.deadline()) {
+                    return "the lease ran out";
+                }
+            }
+        }
+        last_sent = sent;
+    }
+}
+
+/// While we are with a read-only server, looks for one that grants locks.
+async fn seek_writable(hub: &Hub, link: &Link, hosts: &mut Hosts) -> Attached {
+    if !link.connection.is_read_only() {
+        return std::future::pending().await;
+    }
+    loop {
+        hub.env.sleep(SEEK_INTERVAL).await;
+        let sent = hub.env.now();
+        let mut request = connect_request(hub, &hosts.next(), None, hub.options.connection_timeout);
+        request.read_only = false;
+        if let Ok(connection) = connect_within(hub, request).await {
+            return Attached { connection, sent };
+        }
+    }
+}
+
+/// How long to wait for an answer before another server is tried: a third of the outage that can be survived.
+fn patience(lease: &LeaseClock) -> Duration {
+    (lease.survivable_outage() / 3).max(Duration::from_millis(100)).min(lease.timeout() / 3)
+}
+
+async fn try_connect(
+    hub: &Hub,
+    endpoint: &Endpoint,
+    session: Option<SessionCredentials>,
+    timeout: Duration,
+) -> Result<Arc<dyn Connection>, ConnectError> {
+    connect_within(hub, connect_request(hub, endpoint, session, timeout)).await
+}
+
+fn connect_request(
+    hub: &Hub,
+    endpoint: &Endpoint,
+    session: Option<SessionCredentials>,
+    timeout: Duration,
+) -> ConnectRequest {
+    ConnectRequest {
+        endpoint: endpoint.clone(),
+        read_only: hub.options.allow_read_only && session.is_none(),
+        session,
+        session_timeout: hub.options.session_timeout,
+        connect_timeout: timeout,
+    }
+}
+
+async fn connect_within(hub: &Hub, request: ConnectRequest) -> Result<Arc<dyn Connection>, ConnectError> {
+    let timeout = request.connect_timeout;
+    tokio::select! {
+        biased;
+        result = hub.env.connector.connect(request) => result,
+        () = hub.env.sleep(timeout) => {
+            Err(ConnectError::Unreachable(format!("no answer within {timeout:?}")))
+        }
+    }
+}
+
+/// Closes a session that is over, so that its nodes go at once instead of when it expires. Returns when the
+/// server has confirmed it, or when the session must have expired after the client was closed.
+async fn reap(hub: Arc<Hub>, session: Arc<Session>, link: Option<Link>, timeout: Duration) {
+    if let Some(link) = link {
+        let confirmed = tokio::select! {
+            biased;
+            reply = link.connection.close() => reply.is_ok(),
+            () = hub.env.sleep((timeout / 3).min(hub.options.close_timeout)) => false,
+        };
+        link.connection.abort();
+        if confirmed {
+            return session.confirm_gone();
+        }
+    }
+    let mut hosts = Hosts::shuffled(&hub);
+    let mut tries = 0;
+    let attempt = hub.options.connection_timeout.min((timeout / 3).max(Duration::from_millis(250)));
+    let abandoned = async {
+        hub.closing().await;
+        hub.env.sleep(timeout).await;
+    };
+    let work = async {
+        loop {
+            match try_connect(&hub, &hosts.next(), Some(session.credentials.clone()), attempt).await {
+                Err(ConnectError::SessionExpired) => return,
+                Err(error) => tracing::debug!(session = %session.id(), %error, "session not closed yet"),
+                Ok(connection) => {
+                    let reply = tokio::select! {
+                        biased;
+                        reply = connection.close() => reply,
+                        () = hub.env.sleep(attempt) => Err(crate::zk::ZkError::ConnectionLost),
+                    };
+                    connection.abort();
+                    if matches!(reply, Ok(()) | Err(crate::zk::ZkError::SessionExpired)) {
+                        return;
+                    }
+                }
+            }
+            let delay = jittered(backoff(FIRST_DELAY, LONGEST_REAP_DELAY, tries), hub.env.fraction());
+            hub.env.sleep(delay).await;
+            tries += 1;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = work => session.confirm_gone(),
+        () = abandoned => {
+            // Nobody is left to wait for a confirmation, and the server has heard nothing for a whole timeout.
+            tracing::debug!(session = %session.id(), "session left to expire");
+            session.confirm_gone();
+        }
+    }
+}
+
+fn session_info(current: &Current, asked: Duration, tick_warning: Option<String>) -> SessionInfo {
+    let lease = &current.lease;
+    let timeout = lease.timeout();
+    let survivable_outage = lease.survivable_outage();
+    let mut warnings = Vec::new();
+    if timeout != asked {
+        let setting = if timeout < asked { "maxSessionTimeout" } else { "minSessionTimeout" };
+        warnings.push(format!(
+            "a session timeout of {asked:?} was asked for, and the server granted {timeout:?}: change its \
+             {setting} (by default {} times its tickTime) to allow it",
+            if timeout < asked { 20 } else { 2 }
+        ));
+    }
+    warnings.extend(tick_warning);
+    if survivable_outage < timeout / 3 {
+        warnings.push(format!(
+            "an outage of only {survivable_outage:?} can be survived with a session timeout of {timeout:?} and a \
+             tick of {:?}: ask for a longer timeout, or set the tick if the servers' tickTime is shorter",
+            lease.tick()
+        ));
+    }
+    SessionInfo {
+        id: current.session.id(),
+        asked_timeout: asked,
+        timeout,
+        tick: lease.tick(),
+        margin: lease.margin(),
+        survivable_outage,
+        warnings,
+    }
+}
+
+fn lease_rule(options: &crate::options::Options) -> lease::Rule {
+    #[cfg(any(test, feature = "simulation"))]
+    if options.mutants.lease_from_latest {
+        return lease::Rule::Latest;
+    } else if options.mutants.lease_send_to_send {
+        return lease::Rule::SendToSend;
+    }
+    let _ = options;
+    lease::Rule::OneTick
+}
+
+/// The servers, in an order of our own, so that many clients spread over them.
+struct Hosts {
+    endpoints: Vec<Endpoint>,
+    next: usize,
+}
+
+impl Hosts {
+    fn shuffled(hub: &Hub) -> Self {
+        let mut endpoints = hub.servers.endpoints.clone();
+        for last in (1..endpoints.len()).rev() {
+            let other = (hub.env.chance.next_u64() % (last as u64 + 1)) as usize;
+            endpoints.swap(last, other);
+        }
+        Self { endpoints, next: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    fn next(&mut self) -> Endpoint {
+        let endpoint = self.endpoints[self.next % self.endpoints.len()].clone();
+        self.next += 1;
+        endpoint
+    }
+}
