@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "tls")]
 use crate::zk::ConnectError;
 
 /// How to speak to the servers.

@@ -132,7 +132,8 @@ impl Link {
         let fate = self.fate.clone();
         {
             let mut outbox = lock(&self.outbox);
-            let Some(client) = outbox.client.clone() else {
+            let client = outbox.client.clone().filter(|_| !self.is_aborted());
+            let Some(client) = client else {
                 return Box::pin(std::future::ready(Err(ZkError::ConnectionLost)));
             };
             let call = call(client);
@@ -162,7 +163,11 @@ impl Link {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.borrow().is_some()
+        self.is_aborted() || self.ended.borrow().is_some()
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.abort.load(Ordering::Acquire)
     }
 
     /// Asks the server to end the session, after all requests sent so far.
@@ -189,7 +194,7 @@ impl Link {
     /// Drops the connection and leaves the session as it is.
     pub(super) fn abort(&self) {
         self.abort.store(true, Ordering::Release);
-        // If the engine is being polled at this moment, its task looks at the flag next time.
+        // If the engine is being polled at this moment, its task looks at the flag right after.
         if let Ok(mut engine) = self.engine.try_lock()
             && let Some(engine) = engine.take()
         {
@@ -202,7 +207,7 @@ impl Link {
     fn turn(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut slot = lock(&self.engine);
         let Some(engine) = slot.as_mut() else { return Poll::Ready(()) };
-        let (reason, deliver) = if self.abort.load(Ordering::Acquire) {
+        let (reason, deliver) = if self.is_aborted() {
             (EndReason::Closed, true)
         } else {
             match engine.turn(cx, &self.outbox, &self.fate) {
