@@ -108,7 +108,7 @@ impl fmt::Display for ErrorCode {
 ///
 /// Match on [`code`](Self::code). The message is for people and may change; it names the path, the holder and
 /// the time waited where they are known.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Error(Box<Details>);
 
 #[derive(Clone, Debug)]
@@ -243,6 +243,13 @@ impl fmt::Display for Error {
             write!(f, "; held by {holder}")?;
         }
         write!(f, " [{code}: {}]", code.advice())
+    }
+}
+
+/// As `Display`: this is what a `main` that returns an error, or a failed `expect`, shows to a person.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

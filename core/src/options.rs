@@ -15,9 +15,9 @@ use crate::zk::zookeeper::{Authentication, Config};
 
 /// How a client connects and behaves.
 ///
-/// The defaults are those of [`Options::default`]; every field may be changed before the client is made.
+/// Fill in what differs and leave the rest to the defaults: `Options { namespace: …, ..Options::default() }`. Fields
+/// may be added in later versions.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Options {
     /// The session timeout to ask for. 30 s.
     pub session_timeout: Duration,

@@ -1,5 +1,6 @@
 //! What the engine counts.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::queue::LostReason;
@@ -47,6 +48,15 @@ fn up(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// A clean-up that is not done yet.
+pub(crate) struct Pending(Arc<Metrics>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.cleanup_pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Metrics {
     pub(crate) fn acquire(&self) {
         up(&self.acquires);
@@ -82,12 +92,10 @@ impl Metrics {
         up(&self.roots_recreated);
     }
 
-    pub(crate) fn cleanup_begins(&self) {
+    /// One more clean-up is pending, until what is returned is dropped.
+    pub(crate) fn cleanup(self: &Arc<Self>) -> Pending {
         up(&self.cleanup_pending);
-    }
-
-    pub(crate) fn cleanup_ends(&self) {
-        self.cleanup_pending.fetch_sub(1, Ordering::Relaxed);
+        Pending(self.clone())
     }
 
     pub(crate) fn snapshot(&self) -> MetricsSnapshot {

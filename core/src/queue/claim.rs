@@ -25,16 +25,19 @@ impl Janitor {
     }
 
     /// Removes a node, however long it takes, and returns when it is confirmed gone or its session is.
-    async fn remove(self: Arc<Self>, node: Node) {
-        let metrics = self.hub.metrics.clone();
-        metrics.cleanup_begins();
-        let session = node.session.clone();
-        tokio::select! {
-            biased;
-            () = session.confirmed_gone() => {}
-            () = self.keep_trying(node) => {}
+    ///
+    /// It counts as pending from the call on, not only from the first poll.
+    fn remove(self: Arc<Self>, node: Node) -> impl Future<Output = ()> + Send + 'static {
+        let pending = self.hub.metrics.cleanup();
+        async move {
+            let _pending = pending;
+            let session = node.session.clone();
+            tokio::select! {
+                biased;
+                () = session.confirmed_gone() => {}
+                () = self.keep_trying(node) => {}
+            }
         }
-        metrics.cleanup_ends();
     }
 
     /// A planted bug: an older session's node counts as ours.

@@ -25,7 +25,6 @@ pub enum Timeout {
 
 /// What a mutex can be told.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct MutexOptions {
     /// How the lock nodes are named. Curator's way by default.
     pub naming: Naming,
@@ -38,7 +37,6 @@ pub struct MutexOptions {
 
 /// What one acquire can be told.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct AcquireOptions {
     /// How long to wait.
     pub timeout: Timeout,

@@ -240,7 +240,14 @@ impl Hub {
             let servers: Vec<_> = self.servers.endpoints.iter().map(ToString::to_string).collect();
             return format!("no connection to ZooKeeper at {}", servers.join(","));
         }
-        let each: Vec<_> = troubles.iter().map(|(server, why)| format!("{server}: {why}")).collect();
+        let each: Vec<_> = troubles
+            .iter()
+            .map(
+                |(server, why)| {
+                    if why.starts_with(server.as_str()) { why.clone() } else { format!("{server}: {why}") }
+                },
+            )
+            .collect();
         format!("no connection to ZooKeeper ({})", each.join("; "))
     }
 

@@ -1,0 +1,12 @@
+//! The engine on real ZooKeeper servers, behind the fault proxy.
+
+mod contended;
+mod deadlines;
+mod kill;
+mod leftovers;
+mod losing;
+mod partition;
+mod places;
+mod states;
+mod support;
+mod uncontended;
