@@ -1,31 +1,33 @@
 //! The contract of the port to ZooKeeper, held against each of its adapters.
 //!
 //! A case is a function over a [`World`](world::World) and knows nothing of what is behind it. [`real`] runs all
-//! of them through the client crate against a real server; what only a wire can show is in [`wire`] and
-//! [`scripted`].
+//! of them through the client crate against real servers, and [`simulated`] in a simulated one, so that the
+//! simulator can be believed; [`differential`] goes on where the cases end, by chance. What only a wire can show is in [`wire`] and [`scripted`].
 
 // A test that panics has done its work.
 #![allow(clippy::unwrap_used)]
 
+mod differential;
 mod multi;
 mod operations;
 mod real;
+mod refusal;
+mod rights;
 mod scripted;
 mod sessions;
+mod simulated;
 mod watches;
 mod wire;
 mod world;
 
-/// Makes a test of every case in the world that `$world` makes.
+/// Makes a test of every case, in the world that `hold` of the surrounding module makes.
 macro_rules! hold_to_the_contract {
-    ($world:expr) => {
-        hold_to_the_contract! { $world,
+    () => {
+        crate::cases! {
             operations {
                 create_answers_with_the_name_and_the_stat,
                 a_container_looks_persistent,
                 create_says_why_it_fails,
-                creators_rights_need_a_creator,
-                an_acl_is_enforced,
                 paths_that_cannot_be_are_refused,
                 the_server_numbers_what_is_sequential,
                 the_counter_restarts_with_its_parent,
@@ -58,7 +60,6 @@ macro_rules! hold_to_the_contract {
             }
             sessions {
                 a_new_session_is_what_was_asked_for,
-                nobody_listens,
                 a_session_outlives_its_connection,
                 re_attaching_ends_the_older_connection,
                 a_session_without_a_connection_expires,
@@ -72,18 +73,20 @@ macro_rules! hold_to_the_contract {
             }
         }
     };
-    ($world:expr, $($module:ident { $($case:ident,)* })*) => {
+}
+pub(crate) use hold_to_the_contract;
+
+/// Makes a test of each of these cases, in the world that `hold` of the surrounding module makes.
+macro_rules! cases {
+    ($($module:ident { $($case:ident,)* })*) => {
         $(mod $module {
-            #[allow(unused_imports)]
-            use super::*;
             $(
                 #[test]
                 fn $case() {
-                    let world = $world;
-                    world.run(crate::$module::$case(&world));
+                    super::hold(async |world| crate::$module::$case(world).await);
                 }
             )*
         })*
     };
 }
-pub(crate) use hold_to_the_contract;
+pub(crate) use cases;

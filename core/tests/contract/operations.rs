@@ -1,6 +1,6 @@
 //! Each operation's success, and each of its failures.
 
-use forelock::zk::{Acl, AclEntry, CreateMode, ZkError};
+use forelock::zk::{Acl, CreateMode, ZkError};
 
 use crate::world::{Place, World, connect, error};
 
@@ -40,29 +40,6 @@ pub async fn create_says_why_it_fails(world: &dyn World) {
     assert_eq!(create(place.at("ephemeral/a"), Acl::Open).await, Err(ZkError::NoChildrenForEphemerals));
     assert_eq!(create(place.at("a"), Acl::Entries(Vec::new())).await, Err(ZkError::InvalidAcl));
     assert_eq!(zk.exists(&place.at("a")).await, Ok(None));
-}
-
-pub async fn creators_rights_need_a_creator(world: &dyn World) {
-    let place = Place::new(world).await;
-    // This session has shown no identity that could be the creator's.
-    let made =
-        place.connection.create(&place.at("a"), b"", CreateMode::Persistent, &Acl::CreatorWritesAllRead);
-    assert_eq!(made.await, Err(ZkError::InvalidAcl));
-}
-
-pub async fn an_acl_is_enforced(world: &dyn World) {
-    let place = Place::new(world).await;
-    let zk = &place.connection;
-    let entry = AclEntry { scheme: "world".to_owned(), id: "anyone".to_owned(), permissions: "r".to_owned() };
-    let read_only = Acl::Entries(vec![entry]);
-    zk.create(&place.at("a"), b"data", CreateMode::Persistent, &read_only).await.unwrap();
-
-    assert_eq!(zk.get_data(&place.at("a")).await.unwrap().0, b"data");
-    assert_eq!(zk.set_data(&place.at("a"), b"", None).await, Err(ZkError::NoAuth));
-    let child = zk.create(&place.at("a/b"), b"", CreateMode::Persistent, &Acl::Open);
-    assert_eq!(child.await, Err(ZkError::NoAuth));
-    // Whether a node may be deleted is its parent's to say.
-    assert_eq!(zk.delete(&place.at("a"), None).await, Ok(()));
 }
 
 pub async fn paths_that_cannot_be_are_refused(world: &dyn World) {

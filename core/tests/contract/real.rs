@@ -1,6 +1,5 @@
 //! The adapter for real servers, against the versions of ZooKeeper that we test with.
 
-use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use forelock::zk::zookeeper::{Config, ZooKeeperConnector};
 use forelock::zk::{Connector, Endpoint};
 use forelock_testkit::{Version, ZooKeeper};
 
-use crate::hold_to_the_contract;
 use crate::world::World;
 
 /// A real server.
@@ -28,9 +26,9 @@ impl Real {
         Self { server }
     }
 
-    pub fn run(&self, case: impl Future<Output = ()>) {
+    pub fn hold(version: Version, case: impl AsyncFnOnce(&dyn World)) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        runtime.expect("a runtime").block_on(case);
+        runtime.expect("a runtime").block_on(case(&Self::shared(version)));
     }
 }
 
@@ -47,14 +45,14 @@ impl World for Real {
         Arc::new(plain_connector())
     }
 
-    fn endpoint(&self) -> Endpoint {
+    fn endpoints(&self) -> Vec<Endpoint> {
         let address = self.server.client_addr();
-        Endpoint { host: address.ip().to_string(), port: address.port() }
+        vec![Endpoint { host: address.ip().to_string(), port: address.port() }]
     }
 
-    fn dead_endpoint(&self) -> Endpoint {
+    fn dead_endpoint(&self) -> Option<Endpoint> {
         // Privileged, and given to a service that has been out of use for decades.
-        Endpoint { host: "127.0.0.1".to_owned(), port: 1 }
+        Some(Endpoint { host: "127.0.0.1".to_owned(), port: 1 })
     }
 
     fn session_timeout(&self) -> Duration {
@@ -64,10 +62,28 @@ impl World for Real {
 
 mod newest {
     use super::*;
-    hold_to_the_contract!(Real::shared(Version::V3_9_5));
+
+    fn hold(case: impl AsyncFnOnce(&dyn World)) {
+        Real::hold(Version::V3_9_5, case);
+    }
+
+    crate::hold_to_the_contract!();
+    crate::cases! {
+        rights { creators_rights_need_a_creator, an_acl_is_enforced, }
+        refusal { nobody_listens, }
+    }
 }
 
 mod older {
     use super::*;
-    hold_to_the_contract!(Real::shared(Version::V3_8_6));
+
+    fn hold(case: impl AsyncFnOnce(&dyn World)) {
+        Real::hold(Version::V3_8_6, case);
+    }
+
+    crate::hold_to_the_contract!();
+    crate::cases! {
+        rights { creators_rights_need_a_creator, an_acl_is_enforced, }
+        refusal { nobody_listens, }
+    }
 }

@@ -15,14 +15,6 @@ pub async fn a_new_session_is_what_was_asked_for(world: &dyn World) {
     assert!(!connection.has_ended());
 }
 
-pub async fn nobody_listens(world: &dyn World) {
-    let mut request = request(world, None);
-    request.endpoint = world.dead_endpoint();
-    let error = world.connector().connect(request.clone()).await.map(drop).unwrap_err();
-    let ConnectError::Unreachable(why) = error else { panic!("{error:?}") };
-    assert!(why.contains(&request.endpoint.to_string()), "{why}");
-}
-
 pub async fn a_session_outlives_its_connection(world: &dyn World) {
     let place = Place::new(world).await;
     let made = place.make("a", CreateMode::Ephemeral).await;

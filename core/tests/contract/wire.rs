@@ -244,6 +244,11 @@ async fn hosts_by_name_and_by_either_kind_of_address() {
             zk.close().await.unwrap();
         }
     }
+    bench.proxy.refuse();
+    let ConnectError::Unreachable(why) = bench.connect_to("127.0.0.1").await.map(drop).unwrap_err() else {
+        panic!("nobody listens");
+    };
+    assert!(why.contains(&bench.proxy.addr().to_string()) && why.contains("refused"), "{why}");
     let error = bench.connect_to("no-such-host.invalid").await.map(drop).unwrap_err();
     let ConnectError::Unresolvable(why) = error else { panic!("{error:?}") };
     assert!(why.contains("no-such-host.invalid"), "{why}");

@@ -17,11 +17,11 @@ pub trait World: Send + Sync {
     /// Makes connections to it.
     fn connector(&self) -> Arc<dyn Connector>;
 
-    /// Where it listens.
-    fn endpoint(&self) -> Endpoint;
+    /// Where it listens, one for each server.
+    fn endpoints(&self) -> Vec<Endpoint>;
 
-    /// Where nobody listens.
-    fn dead_endpoint(&self) -> Endpoint;
+    /// A host that is there, and does not listen.
+    fn dead_endpoint(&self) -> Option<Endpoint>;
 
     /// A session timeout that it grants as asked, as short as is sensible.
     fn session_timeout(&self) -> Duration;
@@ -59,7 +59,7 @@ impl Place {
 
 pub fn request(world: &dyn World, session: Option<SessionCredentials>) -> ConnectRequest {
     ConnectRequest {
-        endpoint: world.endpoint(),
+        endpoint: world.endpoints()[0].clone(),
         session,
         session_timeout: world.session_timeout(),
         connect_timeout: Duration::from_secs(10),

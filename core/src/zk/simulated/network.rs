@@ -813,6 +813,10 @@ impl Connection for SimConnection {
     }
 
     fn multi(&self, operations: Vec<Operation>) -> Reply<()> {
+        if operations.is_empty() {
+            let error = ZkError::BadArguments("a multi needs at least one operation".to_owned());
+            return Box::pin(std::future::ready(Err(error)));
+        }
         for operation in &operations {
             let (path, sequential) = match operation {
                 Operation::Create { path, mode, .. } => (path, *mode == CreateMode::EphemeralSequential),
