@@ -20,6 +20,6 @@ pub mod wire;
 
 pub use observer::{CreateMode, Observer, ObserverError};
 pub use proxy::{Cut, Direction, FaultProxy, Flow, ProxyHandle, Rule, RuleHandle, Scope, Then};
-pub use servers::{Version, ZooKeeper};
+pub use servers::{Ensemble, Version, ZooKeeper};
 pub use wait::{TimedOut, off_thread};
 pub use wire::{EventKind, Op, Stat};

@@ -71,10 +71,9 @@ pub(super) async fn serve(shared: Arc<Shared>, connection: Arc<Connection>, mut 
         shared.journal.record(id, session, direction, what, Fate::Delivered(std::time::Instant::now()));
     };
     note(Direction::ToServer, What::Opened);
-    let upstream = shared.upstream();
     let connected = tokio::select! {
         how = connection.cut_requested() => Err(how),
-        server = TcpStream::connect(upstream) => match server {
+        server = connect(&shared) => match server {
             Ok(server) => Ok(server),
             Err(_) => {
                 note(Direction::ToClient, What::Unreachable);
@@ -100,6 +99,17 @@ pub(super) async fn serve(shared: Arc<Shared>, connection: Arc<Connection>, mut 
             drop(client);
             forget(&shared, &connection);
             note(Direction::ToClient, What::Closed);
+        }
+    }
+}
+
+/// Connects to the upstream, again and again for as long as the settings say.
+async fn connect(shared: &Shared) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + shared.patience;
+    loop {
+        match TcpStream::connect(shared.upstream()).await {
+            Err(_) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(5)).await,
+            answer => return answer,
         }
     }
 }
@@ -226,10 +236,13 @@ fn split_frame(buffer: &mut Vec<u8>, opaque: &AtomicBool) -> Option<Vec<u8>> {
 
 /// A frame has arrived at the proxy: reads it, writes it down, and puts it on its line unless a rule says
 /// otherwise.
-fn arrive(shared: &Shared, connection: &Connection, direction: Direction, frame: Vec<u8>) {
+fn arrive(shared: &Shared, connection: &Connection, direction: Direction, mut frame: Vec<u8>) {
     let mut dissector = lock(&connection.dissector);
     let session = || connection.session.load(Ordering::Relaxed);
     let (what, rule) = if connection.opaque.load(Ordering::Relaxed) {
+        if direction == Direction::ToServer {
+            shared.rewrite(&mut frame);
+        }
         (What::Opaque { length: frame.len() }, None)
     } else if direction == Direction::ToServer {
         let what = dissector.read_client(&frame[4..]);

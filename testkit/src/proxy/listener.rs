@@ -25,11 +25,16 @@ pub(crate) struct ReservedPort {
 impl ReservedPort {
     /// Reserves a free port on 127.0.0.1, and on ::1 too if asked.
     pub(crate) fn new(ipv6: bool) -> io::Result<Self> {
-        // The port that is free for IPv4 may be taken for IPv6; a few tries will do.
+        // The port that is free for IPv4 may be taken for IPv6; a few tries will do. Five digits always, so that
+        // addresses in the servers' own messages can be exchanged for one another.
         let mut tries = 0;
         loop {
             let v4 = bound((Ipv4Addr::LOCALHOST, 0).into())?;
             let port = v4.local_addr()?.as_socket().map_or(0, |addr| addr.port());
+            if port < 10_000 && tries < 20 {
+                tries += 1;
+                continue;
+            }
             if !ipv6 {
                 return Ok(Self { sockets: vec![v4], port });
             }

@@ -74,10 +74,15 @@ pub struct ConnectionInfo {
     pub session: i64,
 }
 
+type Rewrite = (Vec<u8>, Vec<u8>);
+
 /// What the proxy's own thread and its handles share.
 struct Shared {
     upstream: Mutex<SocketAddr>,
     opaque: bool,
+    patience: Duration,
+    /// In opaque traffic to the server, these bytes become those of the same length.
+    rewrite: Mutex<Option<Rewrite>>,
     journal: Journal,
     rules: Rules,
     /// What new connections start with, to the server and to the client.
@@ -90,6 +95,17 @@ struct Shared {
 impl Shared {
     fn upstream(&self) -> SocketAddr {
         *lock(&self.upstream)
+    }
+
+    fn rewrite(&self, bytes: &mut [u8]) {
+        if let Some((from, to)) = &*lock(&self.rewrite) {
+            let mut at = 0;
+            while let Some(found) = bytes[at..].windows(from.len()).position(|window| window == from) {
+                at += found;
+                bytes[at..at + to.len()].copy_from_slice(to);
+                at += to.len();
+            }
+        }
     }
 
     fn add_connection(&self) -> Arc<Connection> {
@@ -107,6 +123,7 @@ pub struct Builder {
     upstream: SocketAddr,
     ipv6: bool,
     opaque: bool,
+    patience: Duration,
     capacity: usize,
 }
 
@@ -126,6 +143,14 @@ impl Builder {
         self
     }
 
+    /// For how long a client that has connected is kept waiting while the upstream refuses. Without it the
+    /// client sees a reset at once; it cannot be refused any more.
+    #[must_use]
+    pub fn wait_for_upstream(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// How many entries the journal keeps.
     #[must_use]
     pub fn journal_capacity(mut self, entries: usize) -> Self {
@@ -141,6 +166,8 @@ impl Builder {
         let shared = Arc::new(Shared {
             upstream: Mutex::new(self.upstream),
             opaque: self.opaque,
+            patience: self.patience,
+            rewrite: Mutex::default(),
             journal: Journal::new(self.capacity),
             rules: Rules::default(),
             faults: Mutex::default(),
@@ -182,7 +209,13 @@ impl FaultProxy {
     /// A proxy with settings.
     #[must_use]
     pub fn builder(upstream: SocketAddr) -> Builder {
-        Builder { upstream, ipv6: false, opaque: false, capacity: Journal::DEFAULT_CAPACITY }
+        Builder {
+            upstream,
+            ipv6: false,
+            opaque: false,
+            patience: Duration::ZERO,
+            capacity: Journal::DEFAULT_CAPACITY,
+        }
     }
 
     /// A handle that can be cloned and sent elsewhere. It does not keep the proxy running.
@@ -353,6 +386,13 @@ impl ProxyHandle {
     /// Puts a rule in place.
     pub fn install(&self, rule: Rule) -> RuleHandle {
         self.shared.rules.install(rule)
+    }
+
+    /// From now on replaces one address by another of the same length in what opaque clients send.
+    pub(crate) fn rewrite(&self, from: SocketAddr, to: SocketAddr) {
+        let (from, to) = (from.to_string().into_bytes(), to.to_string().into_bytes());
+        debug_assert_eq!(from.len(), to.len());
+        *lock(&self.shared.rewrite) = Some((from, to));
     }
 
     /// Changes faults on the proxy's own thread, between two frames, so that none is handed over after the

@@ -4,6 +4,7 @@
 //! dropped or the process that started them ends, however it ends (data that a killed process leaves behind is
 //! removed by the next one).
 
+mod ensemble;
 mod four_letter;
 mod jars;
 mod process;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use ensemble::{Ensemble, EnsembleBuilder};
 pub use four_letter::Mode;
 pub use jars::fetch;
 pub use zookeeper::{Builder, ZooKeeper};

@@ -15,7 +15,7 @@ use crate::proxy::listener::ReservedPort;
 use crate::wait::lock;
 
 /// How long a server may take to serve; a JVM on a busy machine needs seconds.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+pub(super) const START_DEADLINE: Duration = Duration::from_secs(60);
 
 const LOGBACK: &str = r#"<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -124,7 +124,7 @@ impl Builder {
 
     pub(super) fn prepare(
         self,
-        membership: Option<Membership>,
+        membership: Option<&Membership>,
         port: ReservedPort,
     ) -> Result<ZooKeeper, ServerError> {
         let lib = jars::fetch(self.version)?;
@@ -138,9 +138,7 @@ impl Builder {
             jvm: self.jvm.clone(),
             read_only: self.read_only,
         };
-        server
-            .write_config(&self, membership.as_ref())
-            .map_err(ServerError::io("writing the configuration"))?;
+        server.write_config(&self, membership).map_err(ServerError::io("writing the configuration"))?;
         Ok(server)
     }
 }
@@ -231,7 +229,8 @@ impl ZooKeeper {
         }
     }
 
-    /// Ends the server if it runs, and starts it on the same port with the same data. Returns when it serves.
+    /// Ends the server if it runs, and starts it on the same port with the same data. Returns when it serves,
+    /// which a member of an ensemble does only with a majority.
     ///
     /// # Errors
     /// When it does not serve in time.
