@@ -72,6 +72,12 @@ impl TlsConfig {
         let ca = TlsCa::from_pem(&self.ca_pem).map_err(|error| bad("CA certificates", error))?;
         let mut certs = TlsCerts::builder().with_ca(ca);
         if let Some((certificate, key)) = &self.identity_pem {
+            // The crate takes any text for a chain of no certificates, until it has to connect.
+            if !certificate.contains("-----BEGIN CERTIFICATE-----") {
+                return Err(ConnectError::BadOptions(
+                    "there is no client certificate in the PEM text".to_owned(),
+                ));
+            }
             let identity = TlsIdentity::from_pem(certificate, key);
             certs = certs.with_identity(identity.map_err(|error| bad("client certificate and key", error))?);
         }

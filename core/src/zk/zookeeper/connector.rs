@@ -154,14 +154,16 @@ impl Shared {
             Ok(connected) => connected,
             Err(Error::SessionExpired) if re_attaching => return Err(ConnectError::SessionExpired),
             Err(Error::AuthFailed) => return Err(ConnectError::AuthFailed(target.cluster.clone())),
-            Err(Error::BadArguments(why)) => {
-                return Err(ConnectError::BadOptions(format!("{}: {why}", target.cluster)));
-            }
-            // The crate logs the cause, and says no more than that no host is left.
-            Err(Error::NoHosts | Error::ConnectionLoss | Error::Timeout) => {
-                return Err(ConnectError::Unreachable(why_unreachable(target).await));
-            }
-            Err(error) => return Err(ConnectError::Unreachable(format!("{}: {error}", target.cluster))),
+            // Whatever goes wrong on the network, the crate only logs, and says in the end that no host is left.
+            Err(
+                Error::NoHosts
+                | Error::ConnectionLoss
+                | Error::Timeout
+                | Error::SessionExpired
+                | Error::ClientClosed,
+            ) => return Err(ConnectError::Unreachable(why_unreachable(target).await)),
+            // All others come before anything is sent.
+            Err(error) => return Err(ConnectError::BadOptions(format!("{}: {error}", target.cluster))),
         };
         socket::set_nodelay(&target.peers);
         let session_timeout = client.session_timeout();
