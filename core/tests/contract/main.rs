@@ -2,11 +2,14 @@
 //!
 //! A case is a function over a [`World`](world::World) and knows nothing of what is behind it. [`real`] runs all
 //! of them through the client crate against real servers, and [`simulated`] in a simulated one, so that the
-//! simulator can be believed; [`differential`] goes on where the cases end, by chance. What only a wire can show is in [`wire`] and [`scripted`].
+//! simulator can be believed; [`differential`] goes on by chance where the cases end. What only a wire can show
+//! is in [`wire`], what servers do not say on demand in [`scripted`], and who may speak to them in
+//! [`credentials`].
 
 // A test that panics has done its work.
 #![allow(clippy::unwrap_used)]
 
+mod credentials;
 mod differential;
 mod multi;
 mod operations;

@@ -47,7 +47,7 @@ impl Server {
         let serve = async {
             let mut peer = self.peer().await;
             peer.frame().await.expect("a connect request");
-            peer.grant(SESSION, timeout).await;
+            peer.grant(SESSION, timeout, false).await;
             // The crate goes on when this ping is answered.
             peer.answer_ping().await;
             peer
@@ -78,7 +78,7 @@ impl Peer {
         self.0.write_all(&bytes).await.expect("it can be written");
     }
 
-    async fn grant(&mut self, session: i64, timeout: Duration) {
+    async fn grant(&mut self, session: i64, timeout: Duration, read_only: bool) {
         let millis = i32::try_from(timeout.as_millis()).expect("a short time");
         let mut answer = Vec::new();
         answer.extend(0_i32.to_be_bytes());
@@ -86,7 +86,7 @@ impl Peer {
         answer.extend(session.to_be_bytes());
         answer.extend(16_i32.to_be_bytes());
         answer.extend([7; 16]);
-        answer.push(0);
+        answer.push(u8::from(read_only));
         self.send(&[answer]).await;
     }
 
@@ -415,13 +415,55 @@ async fn refused_credentials() {
     let serve = async {
         let mut peer = server.peer().await;
         peer.frame().await.expect("a connect request");
-        peer.grant(SESSION, T).await;
+        peer.grant(SESSION, T, false).await;
         peer.frame().await.expect("an auth packet");
         peer.send(&[reply(-4, -115, &[])]).await;
         peer
     };
     let (error, _peer) = tokio::join!(connector.connect(server.request(T)), serve);
     assert!(matches!(error.map(drop), Err(ConnectError::AuthFailed(_))));
+}
+
+#[tokio::test]
+async fn a_read_only_session_lasts_until_there_is_better() {
+    let server = Server::new().await;
+    let mut request = server.request(T);
+    request.read_only = true;
+    let serve = async {
+        let mut peer = server.peer().await;
+        peer.frame().await.expect("a connect request");
+        peer.grant(SESSION, T, true).await;
+        peer.answer_ping().await;
+        peer
+    };
+    let connector = plain();
+    let (connection, _peer) = tokio::join!(connector.connect(request.clone()), serve);
+    let connection = connection.expect("a connection");
+    assert!(connection.is_read_only());
+    // The crate asks around for a server that takes writes.
+    let mut asked = within(server.peer()).await;
+    let mut question = [0; 4];
+    asked.0.read_exact(&mut question).await.expect("a question");
+    assert_eq!(&question, b"isro");
+    asked.0.write_all(b"rw").await.expect("it can be written");
+    drop(asked);
+    let EndReason::Disconnected(_) = within(connection.ended()).await else { panic!("it is disconnected") };
+    // Such a session is known to that server alone.
+    request.session = Some(connection.credentials());
+    assert_eq!(connector.connect(request).await.map(drop), Err(ConnectError::SessionExpired));
+}
+
+#[tokio::test]
+async fn a_read_only_server_that_is_not_wanted() {
+    let server = Server::new().await;
+    let serve = async {
+        let mut peer = server.peer().await;
+        peer.frame().await.expect("a connect request");
+        peer.grant(SESSION, T, true).await;
+        peer
+    };
+    let (error, _peer) = tokio::join!(plain().connect(server.request(T)), serve);
+    assert!(matches!(error.map(drop), Err(ConnectError::Unreachable(_))));
 }
 
 #[tokio::test]

@@ -1,0 +1,239 @@
+//! Identities: digest and SASL users, and certificates in both directions. With real servers only.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use forelock::zk::zookeeper::{Authentication, Config, SaslDigestMd5, TlsConfig, ZooKeeperConnector};
+use forelock::zk::{
+    Acl, ConnectError, ConnectRequest, Connection, Connector, CreateMode, Endpoint, SessionCredentials,
+    ZkError,
+};
+use forelock_testkit::{Version, ZooKeeper, off_thread};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use crate::real::{Real, plain_connector};
+use crate::world::{present, request};
+
+async fn connect(config: Config, request: ConnectRequest) -> Result<Arc<dyn Connection>, ConnectError> {
+    ZooKeeperConnector::new(config)?.connect(request).await
+}
+
+fn to(host: &str, port: u16, session: Option<SessionCredentials>) -> ConnectRequest {
+    let real = Real::shared(Version::default());
+    ConnectRequest { endpoint: Endpoint { host: host.to_owned(), port }, ..request(&real, session) }
+}
+
+/// Creates a node that only its creator may change, and sees to it that this is so.
+async fn only_the_creator_writes(path: &str, creator: &dyn Connection, others: &dyn Connection) {
+    creator.create(path, b"", CreateMode::Persistent, &Acl::CreatorWritesAllRead).await.unwrap();
+    assert!(others.get_data(path).await.is_ok());
+    assert_eq!(others.set_data(path, b"x", None).await, Err(ZkError::NoAuth));
+    assert!(creator.set_data(path, b"x", None).await.is_ok());
+}
+
+#[tokio::test]
+async fn digest_users_have_their_own_nodes() {
+    let port = off_thread(|| Real::shared(Version::default()).server.client_addr().port()).await;
+    let user = |name: &str| Config {
+        authentications: vec![Authentication::digest(name, "pw")],
+        ..Config::default()
+    };
+    let alice = connect(user("alice"), to("127.0.0.1", port, None)).await.unwrap();
+    let bob = connect(user("bob"), to("127.0.0.1", port, None)).await.unwrap();
+    only_the_creator_writes("/of-alice", &*alice, &*bob).await;
+    // Who we are does not go with the session, but with each connection.
+    let again = connect(user("alice"), to("127.0.0.1", port, Some(alice.credentials()))).await.unwrap();
+    assert!(again.set_data("/of-alice", b"y", None).await.is_ok());
+    let unnamed = connect(Config::default(), to("127.0.0.1", port, Some(alice.credentials()))).await.unwrap();
+    assert_eq!(unnamed.set_data("/of-alice", b"z", None).await, Err(ZkError::NoAuth));
+}
+
+#[tokio::test]
+async fn a_scheme_that_the_server_does_not_know() {
+    let port = off_thread(|| Real::shared(Version::default()).server.client_addr().port()).await;
+    let secret = b"secret".to_vec();
+    let config = Config {
+        authentications: vec![Authentication { scheme: "magic".to_owned(), secret }],
+        ..Config::default()
+    };
+    let error = connect(config, to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::AuthFailed(_)), "{error:?}");
+}
+
+/// A folder of ours for files that a server reads.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// A server with a user `bob`, who has to log in by SASL.
+static SASL_SERVER: LazyLock<ZooKeeper> = LazyLock::new(|| {
+    let jaas = folder("sasl").join("jaas.conf");
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    fs::write(&jaas, format!("Server {{ {module} required user_bob=\"builder\"; }};\n")).expect("written");
+    ZooKeeper::builder()
+        .config("authProvider.sasl", "org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+        .jvm_arg(&format!("-Djava.security.auth.login.config={}", jaas.display()))
+        .start()
+        .expect("a server")
+});
+
+fn sasl(password: &str) -> Config {
+    let user = SaslDigestMd5 { username: "bob".to_owned(), password: password.to_owned() };
+    Config { sasl: Some(user), ..Config::default() }
+}
+
+#[tokio::test]
+async fn sasl_users_have_their_own_nodes() {
+    let port = off_thread(|| SASL_SERVER.client_addr().port()).await;
+    let bob = connect(sasl("builder"), to("127.0.0.1", port, None)).await.unwrap();
+    let nobody = plain_connector().connect(to("127.0.0.1", port, None)).await.unwrap();
+    only_the_creator_writes("/of-bob", &*bob, &*nobody).await;
+    bob.create("/of-bob/a", b"", CreateMode::Ephemeral, &Acl::Open).await.unwrap();
+    bob.abort();
+    let again = connect(sasl("builder"), to("127.0.0.1", port, Some(bob.credentials()))).await.unwrap();
+    assert!(present(&again, "/of-bob/a").await);
+    assert!(again.set_data("/of-bob", b"y", None).await.is_ok());
+    again.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_sasl_password_is_refused() {
+    let port = off_thread(|| SASL_SERVER.client_addr().port()).await;
+    let config = sasl("burglar");
+    assert!(!format!("{config:?}").contains("burglar"));
+    let error = connect(config, to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::AuthFailed(_)), "{error:?}");
+}
+
+/// A server that speaks TLS, on a second port, to whoever has a certificate of its authority.
+struct Secure {
+    server: ZooKeeper,
+    port: u16,
+    ca_pem: String,
+    /// A client's certificate and key.
+    identity: (String, String),
+    /// The certificate of an authority that has nothing to do with it.
+    foreign_pem: String,
+}
+
+static SECURE: LazyLock<Secure> = LazyLock::new(|| {
+    let folder = folder("tls");
+    let ca = authority();
+    let server_key = KeyPair::generate().expect("a key");
+    let names = vec!["localhost".to_owned()];
+    let server_certificate =
+        CertificateParams::new(names).expect("names").signed_by(&server_key, &ca).expect("a certificate");
+    let client_key = KeyPair::generate().expect("a key");
+    let names = vec!["client".to_owned()];
+    let client_certificate =
+        CertificateParams::new(names).expect("names").signed_by(&client_key, &ca).expect("a certificate");
+    let key_store = folder.join("server.pem");
+    fs::write(&key_store, server_key.serialize_pem() + &server_certificate.pem()).expect("written");
+    let trust_store = folder.join("ca.pem");
+    fs::write(&trust_store, ca.pem()).expect("written");
+
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    drop(listener);
+    let server = ZooKeeper::builder()
+        .config("secureClientPort", &port.to_string())
+        .config("secureClientPortAddress", "127.0.0.1")
+        .config("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory")
+        .config("ssl.keyStore.location", &key_store.display().to_string())
+        .config("ssl.trustStore.location", &trust_store.display().to_string())
+        .start()
+        .expect("a server");
+    Secure {
+        server,
+        port,
+        ca_pem: ca.pem(),
+        identity: (client_certificate.pem(), client_key.serialize_pem()),
+        foreign_pem: authority().pem(),
+    }
+});
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate")
+}
+
+fn tls(change: impl FnOnce(&mut TlsConfig)) -> Config {
+    let mut tls = TlsConfig::new(SECURE.ca_pem.clone());
+    tls.identity_pem = Some(SECURE.identity.clone());
+    change(&mut tls);
+    Config { tls: Some(tls), ..Config::default() }
+}
+
+#[tokio::test]
+async fn both_ends_show_their_certificates() {
+    off_thread(|| SECURE.server.client_addr()).await;
+    let config = tls(|_| ());
+    assert!(!format!("{config:?}").contains("PRIVATE"));
+    let zk = connect(config.clone(), to("localhost", SECURE.port, None)).await.unwrap();
+    zk.create("/a", b"", CreateMode::Ephemeral, &Acl::Open).await.unwrap();
+    // What one port has seen, the other has as well.
+    let plain = to("127.0.0.1", SECURE.server.client_addr().port(), None);
+    let plain = plain_connector().connect(plain).await.unwrap();
+    assert!(present(&plain, "/a").await);
+    zk.abort();
+    let again = connect(config, to("localhost", SECURE.port, Some(zk.credentials()))).await.unwrap();
+    assert!(present(&again, "/a").await);
+    again.close().await.unwrap();
+    assert!(!present(&plain, "/a").await);
+}
+
+#[tokio::test]
+async fn the_certificate_has_to_be_for_the_host() {
+    off_thread(|| SECURE.server.client_addr()).await;
+    let error = connect(tls(|_| ()), to("127.0.0.1", SECURE.port, None)).await.map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    let unchecked = tls(|tls| tls.verify_host = false);
+    let zk = connect(unchecked, to("127.0.0.1", SECURE.port, None)).await.unwrap();
+    zk.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn strangers_are_turned_away() {
+    off_thread(|| SECURE.server.client_addr()).await;
+    let changes: [fn(&mut TlsConfig); 2] =
+        [|tls| tls.ca_pem = SECURE.foreign_pem.clone(), |tls| tls.identity_pem = None];
+    for change in changes {
+        let error = connect(tls(change), to("localhost", SECURE.port, None)).await.map(drop).unwrap_err();
+        let ConnectError::Unreachable(why) = error else { panic!("{error:?}") };
+        assert!(why.contains("localhost") && why.contains("handshake"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn plain_words_to_a_secure_port() {
+    let port = off_thread(|| SECURE.port).await;
+    let error = plain_connector().connect(to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_does_not_fit_is_no_matter_of_the_network() {
+    off_thread(|| SECURE.server.client_addr()).await;
+    let other = KeyPair::generate().unwrap().serialize_pem();
+    let misfit = tls(|tls| tls.identity_pem = Some((SECURE.identity.0.clone(), other)));
+    let error = connect(misfit, to("localhost", SECURE.port, None)).await.map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::BadOptions(_)), "{error:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_at_once() {
+    let changes: [fn(&mut TlsConfig); 3] = [
+        |tls| tls.ca_pem = "no certificate".to_owned(),
+        |tls| tls.identity_pem = Some((String::new(), "no key".to_owned())),
+        |tls| tls.identity_pem = Some(("no certificate".to_owned(), SECURE.identity.1.clone())),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let error = ZooKeeperConnector::new(tls(change)).map(drop).unwrap_err();
+        assert!(matches!(error, ConnectError::BadOptions(_)), "{number}: {error:?}");
+    }
+}
