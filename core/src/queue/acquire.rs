@@ -332,7 +332,10 @@ impl Attempt {
                     return Ok(Some(listing));
                 }
                 OwnEvent::NotOurs | OwnEvent::Gone => return Ok(None),
-                OwnEvent::Changed | OwnEvent::ConnectionEnded => {}
+                OwnEvent::Refused(error) if !error.can_retry() => {
+                    return Err(Error::from_zk(&error, "watching our own node"));
+                }
+                OwnEvent::Changed | OwnEvent::ConnectionEnded | OwnEvent::Refused(_) => {}
             }
         }
     }
@@ -372,6 +375,7 @@ impl Attempt {
                 OwnEvent::Armed { .. } => {}
                 OwnEvent::NotOurs | OwnEvent::Gone => return Turn::StartAgain,
                 OwnEvent::Changed | OwnEvent::ConnectionEnded => return Turn::ComeBack,
+                OwnEvent::Refused(error) => return Turn::refused(error),
             }
         }
         let mut watch = match in_front.await {
@@ -382,8 +386,7 @@ impl Attempt {
                 watch
             }
             Err(ZkError::NoNode) => return Turn::ListAgain,
-            Err(error) if error.outcome_unknown() || error.can_retry() => return Turn::ComeBack,
-            Err(error) => return Turn::Refused(error),
+            Err(error) => return Turn::refused(error),
         };
         self.wait_in_line(place, &mut watch, ahead_is_head).await
     }
@@ -401,6 +404,7 @@ impl Attempt {
                 Err(OwnEvent::Changed) => place.claim.arm(&place.link),
                 Err(OwnEvent::Armed { .. }) => {}
                 Err(OwnEvent::NotOurs | OwnEvent::Gone) => return Turn::StartAgain,
+                Err(OwnEvent::Refused(error)) => return Turn::refused(error),
                 Err(OwnEvent::ConnectionEnded) | Ok(WatchEvent::ConnectionEnded) => return Turn::ComeBack,
                 Ok(WatchEvent::Deleted) if in_front_is_head && self.own_node_stands(place) => {
                     return Turn::Ours;
@@ -453,8 +457,7 @@ impl Attempt {
                     read.push(ticket);
                 }
                 Ok(None) => {}
-                Err(error) if error.outcome_unknown() || error.can_retry() => return Err(Turn::ComeBack),
-                Err(error) => return Err(Turn::Refused(error)),
+                Err(error) => return Err(Turn::refused(error)),
             }
         }
         Ok(read)
@@ -524,6 +527,13 @@ enum Turn {
     /// Our node is gone: to the back of the queue.
     StartAgain,
     Refused(ZkError),
+}
+
+impl Turn {
+    /// After a request that failed: on to the next connection, or the end of the acquire.
+    fn refused(error: ZkError) -> Self {
+        if error.outcome_unknown() || error.can_retry() { Self::ComeBack } else { Self::Refused(error) }
+    }
 }
 
 /// Asks for `path` and all above it to be made, from the top down, in one go.

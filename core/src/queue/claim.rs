@@ -95,7 +95,7 @@ enum OwnWatch {
 }
 
 /// What happened to our own node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnEvent {
     /// The watch is set, and the node is there and ours.
     Armed {
@@ -112,6 +112,8 @@ pub(crate) enum OwnEvent {
     Changed,
     /// The connection ended, and with it the watch.
     ConnectionEnded,
+    /// The server would not set the watch.
+    Refused(ZkError),
 }
 
 impl Claim {
@@ -184,12 +186,8 @@ impl Claim {
                     OwnEvent::NotOurs
                 }
                 Err(ZkError::NoNode) => OwnEvent::Gone,
-                Err(error) => {
-                    if !error.outcome_unknown() {
-                        tracing::warn!(root = %node.root, %error, "our own lock node can't be watched");
-                    }
-                    OwnEvent::ConnectionEnded
-                }
+                Err(error) if error.outcome_unknown() => OwnEvent::ConnectionEnded,
+                Err(error) => OwnEvent::Refused(error),
             },
             OwnWatch::Armed(watch) => match watch.fired().await {
                 WatchEvent::Deleted => OwnEvent::Gone,

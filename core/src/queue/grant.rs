@@ -14,6 +14,9 @@ use crate::path::{self, LockPath};
 use crate::session::{Hub, Link, Session, SessionEnd};
 use crate::zk::{Reply, Stat};
 
+/// How long to wait before asking again for a watch that the server would not set.
+const REFUSED_DELAY: Duration = Duration::from_millis(200);
+
 /// How a grant stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -228,6 +231,14 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
                 }
             }
             OwnEvent::Changed => claim.arm(&link),
+            OwnEvent::Refused(error) => {
+                tracing::warn!(path = %grant.path, %error, "our own lock node can't be watched");
+                tokio::select! {
+                    biased;
+                    _ = grant.left() => return false,
+                    () = hub.env.sleep(REFUSED_DELAY) => claim.arm(&link),
+                }
+            }
             OwnEvent::NotOurs | OwnEvent::Gone => {
                 grant.lose(why_gone(grant, root));
                 return true;

@@ -26,8 +26,11 @@ async fn every_listener_sees_every_state_in_order_and_none_is_dropped() {
     let new = soon("new", early.wait_for(ConnectionState::Reconnected)).await.expect("open");
     assert!(!new.same_session && new.session != first, "{new:?}");
 
+    // The slow one reads only now; the stream ends with the client.
+    client.close().await.expect("closed");
+    assert_eq!(soon("end", early.next()).await, None);
     let mut seen = Vec::new();
-    while let Some(change) = slow.try_next() {
+    while let Some(change) = soon("change", slow.next()).await {
         seen.push(change);
     }
     let names: Vec<_> = seen.iter().map(|change| change.state.as_str()).collect();
@@ -38,8 +41,6 @@ async fn every_listener_sees_every_state_in_order_and_none_is_dropped() {
     expected.extend(["SUSPENDED", "LOST", "RECONNECTED"]);
     assert_eq!(names, expected);
     assert!(seen.iter().rev().skip(1).all(|change| change.session == first));
-    client.close().await.expect("closed");
-    assert_eq!(soon("end", early.next()).await, None, "the stream ends with the client");
 }
 
 /// The granted timeout is shown, and a warning names what was asked, what was granted and the setting.
@@ -78,6 +79,40 @@ async fn a_tick_setting_that_the_server_contradicts_is_warned_about() {
     let session = client.session().expect("connected");
     assert_eq!(session.tick, Duration::from_millis(200), "the longer of the two counts");
     assert!(session.warnings.iter().any(|w| w.contains("tickTime of 200ms")), "{:?}", session.warnings);
+}
+
+/// Heartbeats that only a quorum can answer keep the lease going just as well, and change nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quorum_heartbeats_are_committed_checks_and_keep_the_lease() {
+    let server = fast_server();
+    let (proxy, observer) = (proxy(&server), observer(&server));
+    let options = Options {
+        session_timeout: Duration::from_secs(1),
+        heartbeat: forelock::Heartbeat::Quorum,
+        ..options()
+    };
+    let client = Client::with_options(&proxy.handle().connect_string(), options).expect("a client");
+    let held =
+        soon("held", client.mutex("/states/quorum").expect("a path").acquire()).await.expect("acquired");
+    let node = format!("/states/quorum/{}", held.node());
+    let before = observer.stat(&node).expect("asked").expect("there");
+    let mark = proxy.handle().journal().mark();
+    let journal = proxy.handle().journal();
+    // Three timeouts' worth of heartbeats.
+    let beats = tokio::task::spawn_blocking(move || {
+        journal.wait_until(mark, SOON, |entries| {
+            let beats = entries.iter().filter(|e| e.is_reply_to(forelock_testkit::Op::Multi)).count();
+            (beats >= 18).then_some(beats)
+        })
+    });
+    beats.await.expect("no panic").expect("heartbeats");
+    assert!(held.is_valid());
+    let records = proxy.handle().journal().since(mark);
+    assert_eq!(records.count(forelock_testkit::Op::Sync), 0);
+    assert!(records.replies().all(|reply| reply.err() == Some(0)), "{records}");
+    assert_eq!(records.events().count(), 0, "no watch fires");
+    let after = observer.stat(&node).expect("asked").expect("there");
+    assert_eq!((before.version, before.mzxid), (after.version, after.mzxid));
 }
 
 /// Fault 24: one budget per call.

@@ -1,0 +1,102 @@
+# Everything a person runs. `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+
+# How many schedules `make simulate` runs, and from which seed on.
+SEEDS ?= 10000
+START ?= 1
+
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export CARGO_TARGET_DIR := $(TARGET)
+VENV := $(TARGET)/venv
+PYTHON := $(VENV)/bin/python
+REPORTS := target/reports
+PY_SOURCES := bindings-python conformance/agents examples
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: tools
+tools: ## Check that the toolchains are there
+	@./scripts/check-tools.sh
+
+.PHONY: demo
+demo: tools wheel ## Watch the lock do its job: the month-end ledger on a real ZooKeeper
+	@cargo build -q -p forelock-testkit
+	@$(PYTHON) examples/ledger/run.py --testkit $(TARGET)/debug/forelock-testkit
+
+.PHONY: test
+test: tools check unit real simulate-short python examples conformance ## Run everything that continuous integration runs
+	@echo "all tests passed"
+
+.PHONY: check
+check: $(VENV)/.dev ## Formatting and lints, Rust and Python
+	@echo "── formatting and lints"
+	@cargo fmt --all --check
+	@cargo clippy -q --workspace --all-targets -- -D warnings
+	@$(VENV)/bin/ruff format --check -q $(PY_SOURCES)
+	@$(VENV)/bin/ruff check -q $(PY_SOURCES)
+
+.PHONY: servers
+servers: tools ## Fetch ZooKeeper, both versions that the tests run on
+	@cargo run -q -p forelock-testkit -- fetch --version 3.9.5
+	@cargo run -q -p forelock-testkit -- fetch --version 3.8.6
+
+.PHONY: unit
+unit: tools ## Unit tests, tables and documentation tests
+	@echo "── unit tests and tables"
+	@cargo test -q --workspace --lib --bins
+	@cargo test -q -p forelock --doc
+
+.PHONY: real
+real: servers ## The engine, its adapters and the testing ground on real servers
+	@echo "── real servers"
+	@cargo test -q -p forelock-testkit --tests
+	@cargo test -q -p forelock --test contract --test real
+
+.PHONY: simulate-short
+simulate-short: tools
+	@echo "── simulation"
+	@cargo test -q -p forelock --test simulate
+
+.PHONY: simulate
+simulate: tools ## Run SEEDS schedules in simulation (SEEDS=10000 START=1; SEED=n replays one with its trace)
+	@cargo run -q --release -p forelock --features simulation --example simulate -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --start $(START))
+
+$(VENV)/.dev: bindings-python/requirements-dev.txt
+	@echo "── Python environment"
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install -q -r bindings-python/requirements-dev.txt
+	@touch $@
+
+.PHONY: wheel
+wheel: tools $(VENV)/.dev ## Build the Python wheel and install it into target/venv
+	@echo "── Python wheel"
+	@rm -rf $(TARGET)/wheels
+	@cd bindings-python && $(VENV)/bin/maturin build -q --profile dev -o $(TARGET)/wheels
+	@$(VENV)/bin/pip install -q --force-reinstall --no-deps $(TARGET)/wheels/forelock-*.whl
+
+.PHONY: python
+python: wheel servers ## The Python package: its tests and its types
+	@echo "── Python"
+	@cd bindings-python && FORELOCK_TESTKIT=$(TARGET)/debug/forelock-testkit $(PYTHON) -m pytest -q
+
+.PHONY: examples
+examples: wheel ## The examples' own tests
+	@echo "── examples"
+	@$(PYTHON) -m pytest -q examples
+
+.PHONY: conformance
+conformance: wheel servers ## Every scenario in every language; writes target/reports/conformance.json
+	@echo "── conformance"
+	@mkdir -p $(REPORTS)
+	@cargo run -q -p forelock-conformance -- --python $(PYTHON) --report $(REPORTS)/conformance.json
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	@rm -rf target
