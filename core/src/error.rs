@@ -25,7 +25,8 @@ pub enum ErrorCode {
     NotOwner,
     /// ZooKeeper could not be reached, or did not answer. Try again.
     ConnectionLost,
-    /// ZooKeeper refuses our credentials, or an ACL forbids the operation. Mend the configuration.
+    /// ZooKeeper refuses our credentials, or an ACL or a setting of the servers forbids the operation. Mend the
+    /// configuration.
     NotPermitted,
     /// The path is used in a way that does not go together with this call. Use another path or naming.
     Conflict,
@@ -87,7 +88,9 @@ impl ErrorCode {
             }
             Self::NotOwner => "release it where it was acquired, or hand it over first",
             Self::ConnectionLost => "check that ZooKeeper can be reached, and try again",
-            Self::NotPermitted => "check the client's credentials and the ACL of the path",
+            Self::NotPermitted => {
+                "check the client's credentials, the ACL of the path, and the servers' settings"
+            }
             Self::Conflict => "use another path, or the naming that the path is used with",
             Self::Closed => "make a new client",
             Self::Forked => {
@@ -162,7 +165,9 @@ impl Error {
     /// An answer of ZooKeeper that ends the call, while `doing` something.
     pub(crate) fn from_zk(error: &ZkError, doing: &str) -> Self {
         let code = match error {
-            ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => ErrorCode::NotPermitted,
+            ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed | ZkError::Refused(_) => {
+                ErrorCode::NotPermitted
+            }
             ZkError::ConnectionLost
             | ZkError::SessionExpired
             | ZkError::NotReadOnly

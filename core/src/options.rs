@@ -174,16 +174,15 @@ impl Options {
 
     /// Whether the servers will know us by an identity that an ACL can name.
     fn has_identity(&self) -> bool {
-        let mut known = !self.auth.is_empty();
         #[cfg(feature = "sasl")]
-        {
-            known |= self.sasl.is_some();
+        if self.sasl.is_some() {
+            return true;
         }
         #[cfg(feature = "tls")]
-        {
-            known |= self.tls.as_ref().is_some_and(|tls| tls.identity_pem.is_some());
+        if self.tls.as_ref().is_some_and(|tls| tls.identity_pem.is_some()) {
+            return true;
         }
-        known
+        !self.auth.is_empty()
     }
 
     /// What the adapter for real servers has to know.

@@ -164,11 +164,11 @@ impl Attempt {
             Err(error) => return Ok(Stay::Failed(error)),
         };
         let mut place = Place { claim: self.claim(&link, guid), link, guid, czxid: None };
-        let mut unsure = false;
+        let mut unsure = None;
         let mut listing = match self.enter(&mut place, epoch, reused).await? {
             Entry::In(listing) => Some(listing),
-            Entry::Unsure => {
-                unsure = place.claim.name().is_none();
+            Entry::Unsure(error) => {
+                unsure = error;
                 None
             }
             Entry::Out(error) => {
@@ -181,12 +181,13 @@ impl Attempt {
                 Some(listing) => listing,
                 None => match self.come_back(&mut place).await? {
                     Some(listing) => listing,
-                    // The create was never applied: that counts as a failure, not as a turn in the queue.
-                    None if unsure => return Ok(Stay::Failed(ZkError::ConnectionLost)),
-                    None => return Ok(Stay::Again),
+                    None => {
+                        // The create was never applied: that counts as a failure, not as a turn in the queue.
+                        return Ok(unsure.map_or(Stay::Again, Stay::Failed));
+                    }
                 },
             };
-            unsure = false;
+            unsure = None;
             self.core.note_root(&self.spec.root, root.czxid);
             let tickets = Ticket::parse_all(&names);
             self.refuse_mixture(&tickets)?;
@@ -263,7 +264,7 @@ impl Attempt {
                     place.czxid = (stat.czxid > 0).then_some(stat.czxid);
                     return Ok(match listed.await {
                         Ok(listing) => Entry::In(listing),
-                        Err(_) => Entry::Unsure,
+                        Err(_) => Entry::Unsure(None),
                     });
                 }
                 Err(ZkError::NoNode) => {
@@ -280,7 +281,7 @@ impl Attempt {
                     let claim = self.claim(&place.link, place.guid);
                     std::mem::replace(&mut place.claim, claim).settle();
                 }
-                Err(error) if error.outcome_unknown() => return Ok(Entry::Unsure),
+                Err(error) if error.outcome_unknown() => return Ok(Entry::Unsure(Some(error))),
                 Err(error) if error.can_retry() => return Ok(Entry::Out(error)),
                 Err(error) => return Err(Error::from_zk(&error, "entering the queue")),
             }
@@ -511,8 +512,8 @@ impl Attempt {
 enum Entry {
     /// Our node stands.
     In(Listing),
-    /// Our node may or may not stand.
-    Unsure,
+    /// Our node may or may not stand. The error is that of the create, if it is the create that failed.
+    Unsure(Option<ZkError>),
     /// Our node was not made.
     Out(ZkError),
 }

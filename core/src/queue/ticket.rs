@@ -101,10 +101,10 @@ fn parse_hyphenated(text: &str) -> Option<Guid> {
     parse_hex(&text.replace('-', ""))
 }
 
-/// The server's ten digits, or a minus sign and ten digits.
+/// The server's number as it prints it, padded with zeros to ten characters, a minus sign among them.
 fn parse_number(text: &str) -> Option<i32> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    (digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
+    let number: i32 = text.parse().ok()?;
+    (text == format!("{number:010}")).then_some(number)
 }
 
 /// Whether the numbers no longer tell the order, because the parent's counter has reached its end.
@@ -149,7 +149,7 @@ mod tests {
     fn names_we_make_are_read_back() {
         let guid = Guid(0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978);
         for naming in [Naming::Curator, Naming::Kazoo, Naming::Epoch] {
-            for number in ["0000000000", "2147483647", "-2147483648", "-0000000001"] {
+            for number in ["0000000000", "2147483647", "-2147483648", "-000000001"] {
                 let name = format!("{}{number}", naming.prefix(guid, 77));
                 let ticket = Ticket::parse(&name).expect(&name);
                 assert_eq!((ticket.naming, ticket.guid), (naming, guid));

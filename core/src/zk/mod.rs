@@ -346,6 +346,9 @@ pub enum ZkError {
     /// The request was not sent: the arguments can't be right.
     #[error("bad arguments: {0}")]
     BadArguments(String),
+    /// The server's settings do not allow the request, which was not applied.
+    #[error("the server refused the request: {0}")]
+    Refused(String),
     /// The server answered with an error that has no meaning here.
     #[error("unexpected answer: {0}")]
     Unexpected(String),

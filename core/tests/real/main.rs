@@ -2,6 +2,7 @@
 
 mod contended;
 mod deadlines;
+mod ensemble;
 mod kill;
 mod leftovers;
 mod losing;

@@ -4,6 +4,10 @@ use zookeeper_client as client;
 
 use crate::zk::{Acl, AclEntry, CreateMode, Stat, WatchEvent, ZkError};
 
+/// Codes that the crate does not know, and that are a server's definite refusal.
+const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
+const TOO_MANY_EPHEMERALS: i32 = -126;
+
 /// A server's definite refusal of one request, or `None` if the error says nothing certain about its outcome.
 pub(super) fn refusal(error: &client::Error) -> Option<ZkError> {
     use client::Error as E;
@@ -21,7 +25,14 @@ pub(super) fn refusal(error: &client::Error) -> Option<ZkError> {
         E::BadArguments(why) => ZkError::BadArguments((*why).to_string()),
         // Answers to one request on a connection that lives on, but without a meaning of their own here. Not
         // every such code proves that nothing was applied, and `Unexpected` claims no more than that.
-        E::Unimplemented => ZkError::Unexpected("the server does not know the operation".to_owned()),
+        E::Unimplemented => ZkError::Refused("it does not know the operation".to_owned()),
+        E::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => ZkError::Refused(
+            "its sessions are local ones, which can't hold a lock; set its localSessionsUpgradingEnabled"
+                .to_owned(),
+        ),
+        E::UnexpectedErrorCode(TOO_MANY_EPHEMERALS) => {
+            ZkError::Refused("this session has as many ephemeral nodes as its settings allow".to_owned())
+        }
         E::MarshallingError => ZkError::Unexpected("the server could not read the request".to_owned()),
         E::UnexpectedErrorCode(code) => ZkError::Unexpected(code_name(*code)),
         E::NoWatcher | E::ReconfigDisabled => ZkError::Unexpected(error.to_string()),
@@ -36,9 +47,7 @@ fn code_name(code: i32) -> String {
         -2 => "runtime inconsistency",
         -3 => "data inconsistency",
         -7 => "operation timeout",
-        -120 => "ephemeral node on a local session",
         -122 => "request timeout",
-        -126 => "too many ephemeral nodes",
         _ => "unknown",
     };
     format!("error code {code} ({name})")
