@@ -309,6 +309,12 @@ impl Client {
         !self.core.is_forked() && self.core.hub.is_closing()
     }
 
+    /// Whether this process was forked after the client had started: then every call fails with `FORKED`.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.core.is_forked()
+    }
+
     /// Closes the session: every lock held in it is lost with the reason `closed`, every acquire under way ends
     /// with `CLOSED`, and the server removes the nodes.
     ///
@@ -324,6 +330,9 @@ impl Client {
         self.core.hub.start_closing();
         if self.core.started_by.get().is_some() {
             self.core.hub.closed().await;
+        } else {
+            // Nothing was started that could say so.
+            self.core.hub.finish_closing();
         }
         Ok(())
     }

@@ -230,11 +230,12 @@ impl HeldLock {
     }
 
     /// Waits until the lock is lost, and says why; none once it has been released. Cancel safe.
-    pub async fn lost(&self) -> Option<LostReason> {
-        if self.core.is_forked() {
-            return Some(LostReason::Forked);
-        }
-        self.grant.left().await
+    ///
+    /// The future does not keep the lock: it may outlive this handle, and ends when the last one has gone.
+    pub fn lost(&self) -> impl Future<Output = Option<LostReason>> + Send + use<> {
+        let forked = self.core.is_forked();
+        let grant = self.grant.clone();
+        async move { if forked { Some(LostReason::Forked) } else { grant.left().await } }
     }
 
     /// Whether somebody asks for the lock back.
@@ -244,8 +245,11 @@ impl HeldLock {
     }
 
     /// Waits until somebody asks for the lock back. Cancel safe. Waits for ever if nobody does.
-    pub async fn revocation_asked(&self) {
-        self.grant.revocation_asked().await;
+    ///
+    /// Like that of [`lost`](Self::lost), the future does not keep the lock.
+    pub fn revocation_asked(&self) -> impl Future<Output = ()> + Send + use<> {
+        let grant = self.grant.clone();
+        async move { grant.revocation_asked().await }
     }
 
     /// Storage has refused our token as smaller than one it has seen: the lock is lost to us.

@@ -137,7 +137,7 @@ impl Hub {
         self.failed.send_replace(Some(error));
     }
 
-    pub(super) fn finish_closing(&self) {
+    pub(crate) fn finish_closing(&self) {
         let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         log.closed = true;
         log.listeners.clear();
