@@ -282,4 +282,19 @@ mod tests {
         let words: std::collections::BTreeSet<_> = ErrorCode::ALL.iter().map(|c| c.as_str()).collect();
         assert_eq!(words.len(), ErrorCode::ALL.len());
     }
+
+    #[test]
+    fn the_list_for_users_is_complete() {
+        let page = include_str!("../../docs/errors.md");
+        for code in ErrorCode::ALL {
+            let row = format!("| `{code}` | {} |", code.advice());
+            assert!(page.contains(&row), "docs/errors.md has no row {row:?}");
+        }
+        for reason in LostReason::ALL {
+            assert!(
+                page.contains(&format!("| `{reason}` |")),
+                "docs/errors.md does not say what {reason} is"
+            );
+        }
+    }
 }
