@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dissect::Dissector;
-use super::journal::{Direction, Fate, What};
+use super::entry::{Direction, Fate, What};
 use super::line::{Faults, Line, Load, Next};
 use super::rules::{Action, Then};
 use super::{Cut, Shared};

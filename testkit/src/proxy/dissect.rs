@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::journal::What;
+use super::entry::What;
 use super::rules::RuleState;
 use crate::wire::{EventKind, Malformed, Op, Reader, XID_EVENT};
 

@@ -8,8 +8,9 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use super::Shared;
 use super::connection::serve;
-use super::{Shared, on_thread};
+use super::handle::on_thread;
 use crate::wait::lock;
 
 /// A port that nobody else gets, whether or not somebody of ours listens on it.

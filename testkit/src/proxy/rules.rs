@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Cut;
-use super::journal::{Entry, What};
+use super::entry::{Entry, What};
 use crate::wait::{TimedOut, lock, off_thread};
 use crate::wire::{EventKind, Op};
 
@@ -46,6 +46,12 @@ impl From<Op> for Ops {
 impl<const N: usize> From<[Op; N]> for Ops {
     fn from(ops: [Op; N]) -> Self {
         Self(ops.to_vec())
+    }
+}
+
+impl FromIterator<Op> for Ops {
+    fn from_iter<I: IntoIterator<Item = Op>>(ops: I) -> Self {
+        Self(ops.into_iter().collect())
     }
 }
 

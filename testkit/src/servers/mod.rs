@@ -4,6 +4,7 @@
 //! dropped or the process that started them ends, however it ends (data that a killed process leaves behind is
 //! removed by the next one).
 
+mod counter;
 mod ensemble;
 mod four_letter;
 mod jars;
