@@ -68,31 +68,37 @@ simulate-short: tools
 simulate: tools ## Run SEEDS schedules in simulation (SEEDS=10000 START=1; SEED=n replays one with its trace)
 	@cargo run -q --release -p forelock --features simulation --example simulate -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --start $(START))
 
-$(VENV)/.dev: bindings-python/requirements-dev.txt
+# The demo needs no more than what builds the wheel.
+$(VENV)/.build: bindings-python/requirements-dev.txt
 	@echo "── Python environment"
 	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install -q "$$(grep ^maturin== $<)"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.build
+	@echo "── Python tools"
 	@$(VENV)/bin/pip install -q -r bindings-python/requirements-dev.txt
 	@touch $@
 
 .PHONY: wheel
-wheel: tools $(VENV)/.dev ## Build the Python wheel and install it into target/venv
+wheel: tools $(VENV)/.build ## Build the Python wheel and install it into target/venv
 	@echo "── Python wheel"
 	@rm -rf $(TARGET)/wheels
 	@cd bindings-python && $(VENV)/bin/maturin build -q --profile dev -o $(TARGET)/wheels
 	@$(VENV)/bin/pip install -q --force-reinstall --no-deps $(TARGET)/wheels/forelock-*.whl
 
 .PHONY: python
-python: wheel servers ## The Python package: its tests and its types
+python: wheel servers $(VENV)/.dev ## The Python package: its tests and its types
 	@echo "── Python"
 	@cd bindings-python && FORELOCK_TESTKIT=$(TARGET)/debug/forelock-testkit $(PYTHON) -m pytest -q
 
 .PHONY: examples
-examples: wheel ## The examples' own tests
+examples: wheel servers $(VENV)/.dev ## The examples' own tests
 	@echo "── examples"
-	@$(PYTHON) -m pytest -q examples
+	@FORELOCK_TESTKIT=$(TARGET)/debug/forelock-testkit $(PYTHON) -m pytest -q examples
 
 .PHONY: conformance
-conformance: wheel servers ## Every scenario in every language; writes target/reports/conformance.json
+conformance: wheel servers $(VENV)/.dev ## Every scenario in every language; writes target/reports/conformance.json
 	@echo "── conformance"
 	@mkdir -p $(REPORTS)
 	@cargo run -q -p forelock-conformance -- --python $(PYTHON) --report $(REPORTS)/conformance.json
