@@ -233,13 +233,22 @@ impl Attempt {
         if self.spec.naming != Naming::Epoch {
             return Ok(0);
         }
-        if let Some(stat) = link.connection.exists(&self.spec.root).await? {
-            return Ok(stat.czxid);
+        let mut made = Vec::new();
+        let mut without_root = 0;
+        loop {
+            let found = link.connection.exists(&self.spec.root);
+            let refused = await_parents(std::mem::take(&mut made)).await;
+            if let Some(stat) = found.await? {
+                return Ok(stat.czxid);
+            }
+            refused?;
+            without_root += 1;
+            if without_root > 2 {
+                // Somebody keeps deleting the root: do not race with them at full speed.
+                self.core.env.sleep(Duration::from_millis(5)).await;
+            }
+            made = self.make_parents(link);
         }
-        let made = self.make_parents(link);
-        await_parents(made).await?;
-        let stat = link.connection.exists(&self.spec.root).await?;
-        Ok(stat.ok_or(ZkError::NoNode)?.czxid)
     }
 
     /// Makes our node and lists the queue, in one round trip; in a second one after making the parents, where
@@ -300,6 +309,9 @@ impl Attempt {
         loop {
             if place.link.connection.has_ended() || !place.link.is_writable() {
                 place.link = self.core.hub.wait_link(Link::is_writable).await?;
+                if !place.claim.is_of(&place.link.session) {
+                    return Ok(None);
+                }
             } else if budget > 0 {
                 self.core
                     .env

@@ -135,6 +135,14 @@ impl Claim {
         self.node.as_ref()?.name.as_deref()
     }
 
+    /// Whether the node was, or is to be, made in `session`.
+    ///
+    /// A node of an older session may stand for a while yet, with our GUID in its name; it is not ours.
+    pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
+        self.janitor.takes_any_owner()
+            || self.node.as_ref().is_some_and(|node| Arc::ptr_eq(&node.session, session))
+    }
+
     /// Nothing of the claim is left on the server.
     pub(crate) fn settle(mut self) {
         self.node = None;
