@@ -44,6 +44,10 @@ pub(crate) struct LeaseClock {
     timeout: Duration,
     tick: Duration,
     margin: Duration,
+    /// Whether heartbeats are answered by a quorum, and nothing less extends the lease.
+    quorum: bool,
+    /// The re-attachment that no quorum has answered for yet.
+    unproven: Option<Touch>,
     /// Answered requests of this connection that the leader may not have heard of, oldest first.
     touches: VecDeque<Touch>,
     deadline: Moment,
@@ -58,28 +62,52 @@ impl LeaseClock {
         timeout: Duration,
         tick: Duration,
     ) -> Self {
-        let mut clock =
-            Self { rule, timeout, tick, margin: margin(timeout), touches: VecDeque::new(), deadline: sent };
-        clock.attached(sent, answered, timeout, tick);
-        clock
+        let margin = margin(timeout);
+        Self {
+            rule,
+            timeout,
+            tick,
+            margin,
+            quorum: false,
+            unproven: None,
+            touches: VecDeque::from([Touch { sent, answered }]),
+            deadline: sent.plus(timeout).minus(margin),
+        }
+    }
+
+    /// The same clock, for heartbeats that a quorum has to answer.
+    pub(crate) fn for_quorum(mut self) -> Self {
+        self.quorum = true;
+        self
     }
 
     /// A new connection was attached to the session. That touches the leader directly; what was answered on
     /// the old connection proves nothing any more.
+    ///
+    /// A leader that has been deposed attaches too, without asking anyone (making a session takes a quorum). So where
+    /// a quorum is to answer, the lease goes on as it was until the first heartbeat is answered: whoever commits that
+    /// has led since before, and has been touched.
     pub(crate) fn attached(&mut self, sent: Moment, answered: Moment, timeout: Duration, tick: Duration) {
         let smaller = self.timeout.min(timeout);
         self.timeout = timeout;
         self.tick = tick;
         self.margin = margin(timeout);
-        self.deadline = sent.plus(smaller).minus(margin(smaller));
+        let deadline = sent.plus(smaller).minus(margin(smaller));
+        let this = Touch { sent, answered };
+        if self.quorum {
+            self.deadline = self.deadline.min(deadline);
+            self.unproven = Some(this);
+        } else {
+            self.deadline = deadline;
+        }
         self.touches.clear();
-        self.touches.push_back(Touch { sent, answered });
+        self.touches.push_back(this);
     }
 
     /// A heartbeat that was sent at `sent` has been answered at `answered`.
     pub(crate) fn answered(&mut self, sent: Moment, answered: Moment) {
         let this = Touch { sent, answered };
-        let mut heard = None;
+        let mut heard = self.unproven.take();
         if self.rule == Rule::Latest {
             heard = Some(this);
         }
@@ -105,8 +133,11 @@ impl LeaseClock {
     }
 
     /// When to send the next heartbeat: a sixth of the timeout after the last, or a little later where that
-    /// lets it prove one more request.
+    /// lets it prove one more request. At once where the lease has not been extended since the attachment.
     pub(crate) fn next_heartbeat(&self, last_sent: Moment) -> Moment {
+        if self.unproven.is_some() {
+            return last_sent;
+        }
         let slot = last_sent.plus(heartbeat_interval(self.timeout));
         let latest = slot.plus(self.timeout / 40);
         self.touches
@@ -285,6 +316,20 @@ mod tests {
         assert_eq!(clock.deadline(), at(3_000 + 1_800), "the smaller until the new heartbeats count");
         clock.answered(at(3_500), at(3_501));
         assert_eq!(clock.deadline(), at(3_000 + 3_800));
+    }
+
+    #[test]
+    fn where_a_quorum_answers_a_new_connection_extends_nothing_by_itself() {
+        let clock = LeaseClock::start(Rule::OneTick, at(0), at(5), ms(4_000), ms(200));
+        let mut clock = clock.for_quorum();
+        assert_eq!(clock.deadline(), at(3_800), "making a session takes a quorum");
+        clock.attached(at(2_000), at(2_001), ms(4_000), ms(200));
+        assert_eq!(clock.deadline(), at(3_800));
+        assert_eq!(clock.next_heartbeat(at(2_001)), at(2_001), "at once");
+        clock.answered(at(2_001), at(2_003));
+        assert_eq!(clock.deadline(), at(2_000 + 3_800), "whoever committed it had been touched directly");
+        clock.attached(at(2_500), at(2_501), ms(2_000), ms(200));
+        assert_eq!(clock.deadline(), at(2_500 + 1_800), "a shorter timeout counts at once");
     }
 
     #[test]

@@ -215,7 +215,10 @@ impl Supervisor {
                 }
             }
             None => {
-                let lease = LeaseClock::start(lease_rule(&hub.options), sent, now, granted, tick.tick);
+                let mut lease = LeaseClock::start(lease_rule(&hub.options), sent, now, granted, tick.tick);
+                if hub.options.heartbeat == Heartbeat::Quorum {
+                    lease = lease.for_quorum();
+                }
                 // A read-only server grants nothing that a lease could be about.
                 let deadline =
                     if connection.is_read_only() { Moment::from_nanos(u64::MAX) } else { lease.deadline() };
