@@ -28,6 +28,7 @@ mod recipes;
 mod session;
 #[cfg(test)]
 mod tables;
+mod watched;
 pub mod zk;
 
 pub use client::Client;

@@ -4,15 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use tokio::sync::watch;
-
 use super::claim::{Claim, OwnEvent};
 use super::{LostReason, OwnerKey};
 use crate::env::Moment;
 use crate::path::{self, LockPath};
 use crate::session::{Hub, Link, Session, SessionEnd};
+use crate::watched::Watched;
 use crate::zk::{Reply, Stat};
+use futures_util::FutureExt;
 
 /// How long to wait before asking again for a watch that the server would not set.
 const REFUSED_DELAY: Duration = Duration::from_millis(200);
@@ -35,13 +34,13 @@ pub(crate) struct Grant {
     pub(crate) sequence: i32,
     pub(crate) session: Arc<Session>,
     pub(crate) waited: Duration,
-    phase: watch::Sender<Phase>,
+    phase: Watched<Phase>,
     /// Whether the connection is down, or up again with our node not yet looked at.
     suspect: AtomicBool,
     /// Whether somebody asks for the lock back.
-    revocation: watch::Sender<bool>,
+    revocation: Watched<bool>,
     /// Whether the node is confirmed gone.
-    gone: watch::Sender<bool>,
+    gone: Watched<bool>,
     owner: Mutex<Option<OwnerKey>>,
     handles: AtomicUsize,
     /// When the lease ends even if the session lives on.
@@ -71,10 +70,10 @@ impl Grant {
             sequence,
             session,
             waited,
-            phase: watch::Sender::new(Phase::Held),
+            phase: Watched::new(Phase::Held),
             suspect: AtomicBool::new(false),
-            revocation: watch::Sender::new(false),
-            gone: watch::Sender::new(false),
+            revocation: Watched::new(false),
+            gone: Watched::new(false),
             owner: Mutex::new(owner),
             handles: AtomicUsize::new(1),
             hold_until: max_hold.map(|most| now.plus(most)),
@@ -83,7 +82,7 @@ impl Grant {
 
     /// How the grant stands at `now`. Once the lease has run out it is lost, whether or not anybody has noticed.
     pub(crate) fn phase(&self, now: Moment) -> Phase {
-        let phase = *self.phase.borrow();
+        let phase = self.phase.get();
         if phase != Phase::Held {
             return phase;
         }
@@ -92,7 +91,28 @@ impl Grant {
         } else if self.hold_until.is_some_and(|until| now >= until) {
             self.lose(LostReason::MaxHold);
         }
-        *self.phase.borrow()
+        self.phase.get()
+    }
+
+    /// Whether the grant is good at `now`. Unlike [`phase`](Self::phase) it changes nothing, so that a simulation can
+    /// look without lending a hand.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn looks_valid(&self, now: Moment) -> bool {
+        self.phase.get() == Phase::Held
+            && self.session.looks_live(now)
+            && self.hold_until.is_none_or(|until| now < until)
+    }
+
+    /// How the grant stands as far as its waiters have been told.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn known_phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// Whether whoever waits for the loss or the release has been told.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn has_been_told(&self) -> bool {
+        self.phase.get() != Phase::Held
     }
 
     /// How much longer the grant is good without hearing from the server.
@@ -115,7 +135,7 @@ impl Grant {
     }
 
     fn leave(&self, to: Phase) {
-        self.phase.send_if_modified(|phase| {
+        self.phase.update(|phase| {
             let held = *phase == Phase::Held;
             if held {
                 *phase = to;
@@ -126,11 +146,9 @@ impl Grant {
 
     /// Waits until the grant is no longer held: why it was lost, or none if it was released. Cancel safe.
     pub(crate) async fn left(&self) -> Option<LostReason> {
-        match self.phase.subscribe().wait_for(|phase| *phase != Phase::Held).await.map(|phase| *phase) {
-            Ok(Phase::Lost(reason)) => Some(reason),
-            Ok(Phase::Held | Phase::Released) => None,
-            // The sender lives as long as `self`.
-            Err(_) => std::future::pending().await,
+        match self.phase.wait_until(|phase| *phase != Phase::Held).await {
+            Phase::Lost(reason) => Some(reason),
+            Phase::Held | Phase::Released => None,
         }
     }
 
@@ -140,20 +158,16 @@ impl Grant {
 
     /// Waits until somebody asks for the lock back. Cancel safe.
     pub(crate) async fn revocation_asked(&self) {
-        if self.revocation.subscribe().wait_for(|asked| *asked).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.revocation.wait_until(|asked| *asked).await;
     }
 
     pub(crate) fn is_revocation_asked(&self) -> bool {
-        *self.revocation.borrow()
+        self.revocation.get()
     }
 
     /// Waits until the node is confirmed gone, or its session is. Cancel safe.
     pub(crate) async fn confirmed_gone(&self) {
-        if self.gone.subscribe().wait_for(|gone| *gone).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.gone.wait_until(|gone| *gone).await;
     }
 
     pub(crate) fn owner(&self) -> Option<OwnerKey> {
@@ -190,7 +204,7 @@ impl From<SessionEnd> for LostReason {
 /// Watches over a grant, and removes its node when it is over.
 pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, link: Link) {
     let deleted = watch_over(&hub, &grant, &mut claim, link).await;
-    match *grant.phase.borrow() {
+    match grant.phase.get() {
         Phase::Lost(reason) => {
             tracing::warn!(path = %grant.path, token = grant.token, %reason, "lock lost");
             hub.metrics.loss(reason);
@@ -202,12 +216,14 @@ pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, lin
     } else {
         claim.remove().await;
     }
-    grant.gone.send_replace(true);
+    grant.gone.set(true);
 }
 
 /// Returns when the grant is no longer held, and whether the node is known to be gone.
 async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link) -> bool {
     let mut root = None;
+    // When to ask again for a watch that the server would not set.
+    let mut ask_again = None;
     loop {
         let event = tokio::select! {
             biased;
@@ -218,26 +234,24 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
             }
             event = claim.own_event() => event,
             () = link.connection_ended() => OwnEvent::ConnectionEnded,
+            () = hub.env.sleep_until(ask_again) => OwnEvent::Changed,
             () = hub.env.sleep_until(grant.hold_until) => {
                 grant.lose(LostReason::MaxHold);
                 return false;
             }
         };
+        ask_again = None;
         match event {
             OwnEvent::Armed { revoked, .. } => {
                 grant.suspect.store(false, Ordering::Release);
                 if revoked {
-                    grant.revocation.send_replace(true);
+                    grant.revocation.set(true);
                 }
             }
             OwnEvent::Changed => claim.arm(&link),
             OwnEvent::Refused(error) => {
                 tracing::warn!(path = %grant.path, %error, "our own lock node can't be watched");
-                tokio::select! {
-                    biased;
-                    _ = grant.left() => return false,
-                    () = hub.env.sleep(REFUSED_DELAY) => claim.arm(&link),
-                }
+                ask_again = Some(hub.env.now().plus(REFUSED_DELAY));
             }
             OwnEvent::NotOurs | OwnEvent::Gone => {
                 grant.lose(why_gone(grant, root));

@@ -13,10 +13,14 @@ use std::fmt;
 pub(crate) use acquire::{Attempt, Mode, Spec, await_parents, make_parents};
 pub(crate) use claim::Janitor;
 pub(crate) use grant::Grant;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use grant::Phase;
 pub use held::{FencingToken, HeldLock, LockState};
 pub(crate) use holder::NodeData;
 pub(crate) use ticket::Guid;
 pub use ticket::Naming;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use ticket::Ticket;
 
 /// Why a held lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

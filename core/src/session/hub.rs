@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::states::{Knowledge, SessionEvent, transition};
 use super::{ConnectionState, Session, StateChange};
@@ -14,6 +14,7 @@ use crate::env::{Env, Moment};
 use crate::error::{Error, ErrorCode, Result};
 use crate::observe::Metrics;
 use crate::options::Options;
+use crate::watched::Watched;
 use crate::zk::{Connection, SessionId};
 
 /// A connection that is up, and the session it is attached to.
@@ -68,12 +69,12 @@ pub(crate) struct Hub {
     pub(crate) servers: ConnectString,
     pub(crate) options: Options,
     pub(crate) metrics: Arc<Metrics>,
-    link: watch::Sender<Option<Link>>,
-    closing: watch::Sender<bool>,
-    closed: watch::Sender<bool>,
+    link: Watched<Option<Link>>,
+    closing: Watched<bool>,
+    closed: Watched<bool>,
     /// Why connecting has been given up for good.
-    failed: watch::Sender<Option<Error>>,
-    info: watch::Sender<Option<SessionInfo>>,
+    failed: Watched<Option<Error>>,
+    info: Watched<Option<SessionInfo>>,
     /// Why the last try to connect to each server failed.
     troubles: Mutex<VecDeque<(String, String)>>,
     states: Mutex<StateLog>,
@@ -99,11 +100,11 @@ impl Hub {
             servers,
             options,
             metrics,
-            link: watch::Sender::new(None),
-            closing: watch::Sender::new(false),
-            closed: watch::Sender::new(false),
-            failed: watch::Sender::new(None),
-            info: watch::Sender::new(None),
+            link: Watched::new(None),
+            closing: Watched::new(false),
+            closed: Watched::new(false),
+            failed: Watched::new(None),
+            info: Watched::new(None),
             troubles: Mutex::default(),
             states: Mutex::default(),
         })
@@ -112,11 +113,11 @@ impl Hub {
     // For the supervisor.
 
     pub(super) fn publish_link(&self, link: Option<Link>) {
-        self.link.send_replace(link);
+        self.link.set(link);
     }
 
     pub(super) fn publish_info(&self, info: SessionInfo) {
-        self.info.send_replace(Some(info));
+        self.info.set(Some(info));
     }
 
     /// Tells every listener, in order, what follows from `event`.
@@ -134,7 +135,7 @@ impl Hub {
 
     pub(super) fn fail(&self, error: Error) {
         tracing::error!(%error, "connecting has been given up");
-        self.failed.send_replace(Some(error));
+        self.failed.set(Some(error));
     }
 
     pub(crate) fn finish_closing(&self) {
@@ -142,7 +143,7 @@ impl Hub {
         log.closed = true;
         log.listeners.clear();
         drop(log);
-        self.closed.send_replace(true);
+        self.closed.set(true);
     }
 
     pub(super) fn note_trouble(&self, server: String, why: String) {
@@ -163,7 +164,7 @@ impl Hub {
 
     /// The present connection, if there is one.
     pub(crate) fn link(&self) -> Option<Link> {
-        self.link.borrow().clone()
+        self.link.get()
     }
 
     /// Waits for a connection that fits. Cancel safe.
@@ -171,53 +172,37 @@ impl Hub {
     /// # Errors
     /// When there will be none: the client is closing, or the server refuses our credentials.
     pub(crate) async fn wait_link(&self, fits: impl Fn(&Link) -> bool) -> Result<Link> {
-        let mut links = self.link.subscribe();
-        let mut failed = self.failed.subscribe();
-        loop {
-            if self.is_closing() {
-                return Err(Error::closed());
-            }
-            if let Some(error) = failed.borrow_and_update().clone() {
-                return Err(error);
-            }
-            let found = links.borrow_and_update().clone();
-            if let Some(link) = found.filter(|link| fits(link)) {
-                return Ok(link);
-            }
-            tokio::select! {
-                biased;
-                () = self.closing() => {}
-                _ = failed.changed() => {}
-                _ = links.changed() => {}
-            }
+        let fits = &fits;
+        let found = |link: &Option<Link>| link.as_ref().is_some_and(fits);
+        tokio::select! {
+            biased;
+            () = self.closing() => Err(Error::closed()),
+            error = self.failed.wait_until(Option::is_some) => Err(error.unwrap_or_else(Error::closed)),
+            link = self.link.wait_until(found) => link.ok_or_else(Error::closed),
         }
     }
 
     /// Asks the supervisor to close the session and to end.
     pub(crate) fn start_closing(&self) {
-        self.closing.send_if_modified(|closing| !std::mem::replace(closing, true));
+        self.closing.update(|closing| !std::mem::replace(closing, true));
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        self.closing.get()
     }
 
     /// Waits until the client is to be closed. Cancel safe.
     pub(crate) async fn closing(&self) {
-        if self.closing.subscribe().wait_for(|closing| *closing).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.closing.wait_until(|closing| *closing).await;
     }
 
     /// Waits until the client is closed. Cancel safe.
     pub(crate) async fn closed(&self) {
-        if self.closed.subscribe().wait_for(|closed| *closed).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.closed.wait_until(|closed| *closed).await;
     }
 
     pub(crate) fn info(&self) -> Option<SessionInfo> {
-        self.info.borrow().clone()
+        self.info.get()
     }
 
     pub(crate) fn state(&self) -> Option<StateChange> {

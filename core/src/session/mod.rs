@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::env::{Clock, Moment};
+use crate::watched::Watched;
 use crate::zk::{SessionCredentials, SessionId};
 
 pub(crate) use hub::{Hub, Link};
@@ -55,14 +54,14 @@ pub(crate) struct Session {
     clock: Arc<dyn Clock>,
     /// When the lease is over, in nanoseconds on the lease clock.
     deadline: AtomicU64,
-    end: watch::Sender<Option<SessionEnd>>,
+    end: Watched<Option<SessionEnd>>,
     /// Whether the server has confirmed that the session is gone, and its ephemeral nodes with it.
-    gone: watch::Sender<bool>,
+    gone: Watched<bool>,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id()).field("end", &*self.end.borrow()).finish()
+        f.debug_struct("Session").field("id", &self.id()).field("end", &self.end.get()).finish()
     }
 }
 
@@ -72,8 +71,8 @@ impl Session {
             credentials,
             clock,
             deadline: AtomicU64::new(deadline.as_nanos()),
-            end: watch::Sender::new(None),
-            gone: watch::Sender::new(false),
+            end: Watched::new(None),
+            gone: Watched::new(false),
         })
     }
 
@@ -101,9 +100,15 @@ impl Session {
         self.over().is_none()
     }
 
+    /// As [`is_live`](Self::is_live), and changes nothing.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn looks_live(&self, now: Moment) -> bool {
+        self.end.get().is_none() && now < self.deadline()
+    }
+
     /// Why the session is over, if it is. Reads the clock.
     pub(crate) fn over(&self) -> Option<SessionEnd> {
-        if let Some(end) = *self.end.borrow() {
+        if let Some(end) = self.end.get() {
             return Some(end);
         }
         if self.clock.now() >= self.deadline() {
@@ -120,7 +125,7 @@ impl Session {
     /// Ends the session, for the first reason given. Returns that reason.
     pub(crate) fn finish(&self, why: SessionEnd) -> SessionEnd {
         let mut first = why;
-        self.end.send_if_modified(|end| match end {
+        self.end.update(|end| match end {
             Some(already) => {
                 first = *already;
                 false
@@ -135,23 +140,19 @@ impl Session {
 
     /// Waits until the session is over. Cancel safe.
     pub(crate) async fn ended(&self) -> SessionEnd {
-        let mut end = self.end.subscribe();
-        // The sender lives as long as `self`, so this waits and never fails.
-        match end.wait_for(Option::is_some).await.map(|end| *end) {
-            Ok(Some(end)) => end,
-            Ok(None) | Err(_) => std::future::pending().await,
+        match self.end.wait_until(Option::is_some).await {
+            Some(end) => end,
+            None => std::future::pending().await,
         }
     }
 
     /// The server has confirmed that the session is gone.
     pub(crate) fn confirm_gone(&self) {
-        self.gone.send_replace(true);
+        self.gone.set(true);
     }
 
     /// Waits until the server has confirmed that the session is gone. Cancel safe.
     pub(crate) async fn confirmed_gone(&self) {
-        if self.gone.subscribe().wait_for(|gone| *gone).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.gone.wait_until(|gone| *gone).await;
     }
 }
