@@ -26,6 +26,9 @@ mod path;
 mod queue;
 mod recipes;
 mod session;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+pub mod simulation;
 #[cfg(test)]
 mod tables;
 mod watched;

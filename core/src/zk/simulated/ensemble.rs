@@ -55,6 +55,8 @@ pub(super) struct Proposal {
     pub session: i64,
     pub write: Write,
     pub cause: Cause,
+    /// Whether the session spoke through another server when the leader took it up.
+    pub moved: bool,
 }
 
 /// From a follower to its leader. A leader's own clients take the same way without the wire.
@@ -219,7 +221,10 @@ impl State {
     fn leader_receives(&mut self, leader: ServerId, message: ToLeader) {
         match message {
             ToLeader::Write { origin, session, write } => {
-                self.submit(leader, Proposal { origin: Some(origin), session, write, cause: Cause::Client });
+                self.submit(
+                    leader,
+                    Proposal { origin: Some(origin), session, write, cause: Cause::Client, moved: false },
+                );
             }
             ToLeader::Sync(origin) => self.sync(leader, origin),
             ToLeader::Revalidate { server, conn, session, timeout } => {
@@ -269,7 +274,14 @@ impl State {
         }
     }
 
-    fn submit(&mut self, leader: ServerId, proposal: Proposal) {
+    fn submit(&mut self, leader: ServerId, mut proposal: Proposal) {
+        if let Some(leadership) = self.leadership(leader)
+            && let Some(origin) = proposal.origin
+        {
+            // Decided here, in the order in which the leader hears of things, and not when a quorum has answered.
+            let owner = leadership.owners.entry(proposal.session).or_insert(origin.server);
+            proposal.moved = *owner != origin.server;
+        }
         let quorum = self.has_quorum(leader);
         let latency = self.options.commit_latency.draw(&mut self.rng);
         let now = self.now;
@@ -305,7 +317,7 @@ impl State {
 
     /// Decides on a write and tells every server.
     fn commit(&mut self, leader: ServerId, proposal: Proposal) {
-        let Proposal { origin, session, write, cause } = proposal;
+        let Proposal { origin, session, write, cause, moved } = proposal;
         let now = self.now;
         let outstanding = self.options.outstanding;
         let super::server::Server { tree, role: Role::Leader(leadership), .. } = &mut self.servers[leader]
@@ -314,17 +326,12 @@ impl State {
         };
         leadership.zxid += 1;
         let zxid = leadership.zxid;
-        let through = origin.map(|origin| origin.server);
         let opens = matches!(write, Write::OpenSession { .. });
-        let refusal = match (cause, through) {
+        let refusal = match (cause, origin) {
             (Cause::Client | Cause::Survived, Some(_)) if !opens && !leadership.expiry.is_alive(session) => {
                 Some(Outcome::Refused(ZkError::SessionExpired))
             }
-            (Cause::Client, Some(through))
-                if *leadership.owners.entry(session).or_insert(through) != through =>
-            {
-                Some(Outcome::Moved)
-            }
+            (Cause::Client, Some(_)) if moved => Some(Outcome::Moved),
             _ => None,
         };
         let (changes, outcome) = match refusal {
@@ -438,24 +445,24 @@ impl State {
         }
         let Some(leadership) = self.leadership(leader) else { return };
         for session in leadership.expiry.due(now) {
-            self.expire(leader, session);
+            self.expire(leader, session, Cause::Expiry);
         }
         self.schedule(tick, Event::Expiries { leader, term });
     }
 
-    pub fn expire(&mut self, leader: ServerId, session: i64) {
+    pub fn expire(&mut self, leader: ServerId, session: i64, cause: Cause) {
         let Some(leadership) = self.leadership(leader) else { return };
         if leadership.expiry.start_closing(session) {
             self.trace_with(|_| format!("session 0x{session:x} expires at zk{}", leader + 1));
             let write = Write::CloseSession { id: session };
-            self.submit(leader, Proposal { origin: None, session, write, cause: Cause::Expiry });
+            self.submit(leader, Proposal { origin: None, session, write, cause, moved: false });
         }
     }
 
     /// Does a write that no client has asked for, at once.
     pub fn write_as(&mut self, cause: Cause, write: Write) -> Result<(), ZkError> {
         let leader = self.current_leader().ok_or(ZkError::ConnectionLost)?;
-        self.commit(leader, Proposal { origin: None, session: 0, write, cause });
+        self.commit(leader, Proposal { origin: None, session: 0, write, cause, moved: false });
         match self.log.last().map(|entry| &entry.outcome) {
             Some(Outcome::Refused(error)) => Err(error.clone()),
             _ => Ok(()),

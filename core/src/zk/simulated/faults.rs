@@ -276,11 +276,11 @@ impl World {
         self.shared.with(|state| state.is_deposed(server))
     }
 
-    /// Ends a session now, as if its time had come.
+    /// Ends a session now, as an operator can. Nothing happens while there is no leader.
     pub fn expire_session(&self, session: i64) {
         self.shared.with(|state| {
             if let Some(leader) = state.current_leader() {
-                state.expire(leader, session);
+                state.expire(leader, session, Cause::Operator);
             }
         });
     }
@@ -330,7 +330,8 @@ impl World {
         self.operator(Write::One(Operation::SetData { path: path.into(), data: data.into(), version: None }))
     }
 
-    /// Puts a node's child counter where it would be after so many creations. No real operator can.
+    /// Puts a node's child counter where it would be after so many creations, unless it is beyond that. No real
+    /// operator can.
     ///
     /// # Errors
     ///

@@ -190,6 +190,13 @@ pub enum Note {
         /// The server, counted from 0.
         server: usize,
     },
+    /// A task of a process has panicked.
+    Panicked {
+        /// The process.
+        process: Arc<str>,
+        /// What it said.
+        message: String,
+    },
     /// A watch event has reached a process.
     Told {
         /// The process.
@@ -330,9 +337,29 @@ impl State {
         if self.trace.len() == self.trace_limit {
             self.trace.pop_front();
         }
-        let line = format!("{:>12.6} {}", Duration::from_nanos(self.now).as_secs_f64(), line(self));
+        let line = without_bytes(&line(self));
+        let line = format!("{:>12.6} {line}", Duration::from_nanos(self.now).as_secs_f64());
         self.trace.push_back(line);
     }
+}
+
+/// Leaves out lists of numbers, which are the data of nodes.
+fn without_bytes(line: &str) -> String {
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('[') {
+        shown.push_str(before);
+        shown.push('[');
+        rest = after;
+        if let Some((inside, _)) = after.split_once(']')
+            && inside.len() > 20
+            && inside.bytes().all(|b| b.is_ascii_digit() || b == b',' || b == b' ')
+        {
+            shown.push('…');
+            rest = &after[inside.len()..];
+        }
+    }
+    shown + rest
 }
 
 /// What the processes and the world share.

@@ -5,6 +5,7 @@
 //!
 //! [`Connector`]: crate::zk::Connector
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -166,6 +167,14 @@ impl State {
         (self.processes.len() - 1, self.rng.random())
     }
 
+    pub fn panicked(&mut self, process: ProcessId, panic: &(dyn Any + Send)) {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        let message = text.unwrap_or_else(|| "a panic".to_owned());
+        self.trace_with(|state| format!("{} panicked: {message}", state.processes[process].name));
+        self.note(|state| super::Note::Panicked { process: state.processes[process].name.clone(), message });
+    }
+
     pub fn arm(&mut self, process: ProcessId, on: RequestKind, fault: RequestFault) {
         self.processes[process].armed.push_back((on, fault));
     }
@@ -178,6 +187,11 @@ impl State {
         let open =
             self.conns.iter().filter(|conn| conn.process == process && matches!(conn.phase, Phase::Open));
         open.map(|conn| conn.server_side.session).filter(|session| *session != 0).collect()
+    }
+
+    pub fn server_of_process(&self, process: ProcessId) -> Option<ServerId> {
+        let open = |conn: &&Conn| conn.process == process && matches!(conn.phase, Phase::Open);
+        self.conns.iter().rev().find(open).map(|conn| conn.server)
     }
 
     // ---- the links

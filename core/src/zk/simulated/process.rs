@@ -1,12 +1,14 @@
 //! One simulated process: its tasks, its clock, its chance, and what can befall it.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
@@ -168,9 +170,13 @@ impl Clock for Machine {
 impl Spawner for Machine {
     fn spawn(&self, task: BoxFuture<()>) {
         if !self.run.is_killed() {
-            let task = OfProcess::new(self.run.clone(), task);
+            let task = AssertUnwindSafe(OfProcess::new(self.run.clone(), task)).catch_unwind();
+            let (shared, id) = (self.shared.clone(), self.id);
             tokio::spawn(async move {
-                task.await;
+                if let Err(panic) = task.await {
+                    // tokio would keep it to itself.
+                    shared.with(|state| state.panicked(id, &*panic));
+                }
             });
         }
     }
@@ -317,6 +323,12 @@ impl SimProcess {
     /// Ends every stall of the process, and delivers what was held up.
     pub fn release(&self) {
         self.shared.with(|state| state.release(self.id));
+    }
+
+    /// The server of its newest live connection, counted from 0.
+    #[must_use]
+    pub fn server(&self) -> Option<usize> {
+        self.shared.with(|state| state.server_of_process(self.id))
     }
 
     /// The sessions that its live connections are attached to.

@@ -513,6 +513,7 @@ fn the_hook_sees_every_change_once_and_in_order() {
                 Note::Told { .. } => "told",
                 Note::Deleted { .. } => "deleted",
                 Note::SessionClosed { .. } => "closed",
+                Note::Panicked { .. } => "panicked",
             })
             .collect();
         assert_eq!(kinds.iter().filter(|kind| **kind == "created").count(), 1);

@@ -297,7 +297,8 @@ impl Tree {
             }
             Change::ForceCounter { path, value } => {
                 if let Some(node) = self.nodes.get_mut(path) {
-                    node.counter = *value;
+                    // A counter never goes back.
+                    node.counter = node.counter.max(*value);
                 }
             }
             Change::OpenSession { id, timeout } => {
