@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::Profile;
 use super::workload::Program;
 use crate::zk::simulated::{Detection, Door, RequestFault, RequestKind, RequestRates, Span, World};
 
@@ -107,14 +109,16 @@ pub(super) struct Chaos<'a> {
     pub tick: Duration,
     pub timeout: Duration,
     pub rng: SmallRng,
+    pub partition: RangeInclusive<f64>,
     pub counts: BTreeMap<FaultKind, u64>,
 }
 
 impl Chaos<'_> {
-    /// Lets `count` faults of these kinds happen within `active`, and heals them all in the end.
-    pub async fn run(&mut self, kinds: &[FaultKind], count: usize, active: Duration) {
+    /// Lets `count` faults happen, and heals them all in the end.
+    pub async fn run(&mut self, profile: &Profile, count: usize) {
+        let (kinds, active) = (&profile.kinds, profile.active);
         let mut agenda: BTreeMap<(Duration, usize), Action> = BTreeMap::new();
-        let whole = u64::try_from(active.as_millis()).unwrap_or(1).max(1);
+        let whole = u64::try_from(active.mul_f64(profile.onset).as_millis()).unwrap_or(1).max(1);
         for number in 0..count {
             let at = Duration::from_millis(self.rng.random_range(0..whole));
             let kind = kinds[self.rng.random_range(0..kinds.len())];
@@ -359,7 +363,7 @@ impl Chaos<'_> {
                 }
             }
         }
-        (self.timeout.mul_f64(self.rng.random_range(0.3..2.5)), Healing::Partition)
+        (self.timeout.mul_f64(self.rng.random_range(self.partition.clone())), Healing::Partition)
     }
 
     fn a_request_fault(&mut self) -> (RequestKind, RequestFault) {

@@ -37,8 +37,16 @@ pub struct Profile {
     pub heartbeats: Vec<Heartbeat>,
     /// How lock nodes are named: one of these for each lock.
     pub namings: Vec<Naming>,
-    /// Whether locks are held until they are lost or the faults are over, instead of for a short time.
-    pub hold_long: bool,
+    /// For how long locks are held, in milliseconds.
+    pub hold: RangeInclusive<u64>,
+    /// Whether every acquire waits for ever.
+    pub patient: bool,
+    /// In which share of `active`, from its beginning, faults may begin.
+    pub onset: f64,
+    /// How long servers are cut off with their clients, in session timeouts.
+    pub partition: RangeInclusive<f64>,
+    /// How often the clients know the servers' tick.
+    pub tick_known: f64,
     /// Whether some locks' counters are near their end.
     pub old_counters: bool,
     /// Planted bugs.
@@ -62,7 +70,11 @@ impl Default for Profile {
             kinds: FaultKind::ALL.to_vec(),
             heartbeats: vec![Heartbeat::Session, Heartbeat::Quorum],
             namings: vec![Naming::Curator, Naming::Curator, Naming::Kazoo, Naming::Epoch],
-            hold_long: false,
+            hold: 0..=2_500,
+            patient: false,
+            onset: 1.0,
+            partition: 0.3..=2.5,
+            tick_known: 0.5,
             old_counters: true,
             mutants: Mutants::default(),
         }
@@ -124,7 +136,7 @@ impl Profile {
                 CrashLeader,
                 Lag,
             ],
-            hold_long: true,
+            hold: 0..=12_000,
             active: Duration::from_secs(15),
             ..Self::default()
         }
@@ -139,14 +151,18 @@ impl Profile {
             servers: vec![3],
             times: vec![(10_000, 500), (6_000, 300)],
             sync_limits: vec![30],
-            processes: 2..=3,
-            users: 1..=2,
+            processes: 3..=3,
+            users: 1..=1,
             locks: 1..=1,
-            faults: 1..=2,
+            rounds: 1..=2,
+            faults: 1..=1,
             kinds: vec![FaultKind::Partition, FaultKind::Squeeze],
             namings: vec![Naming::Curator],
-            heartbeats: vec![Heartbeat::Session, Heartbeat::Quorum],
-            hold_long: true,
+            hold: 12_000..=18_000,
+            patient: true,
+            onset: 0.25,
+            partition: 0.9..=1.6,
+            tick_known: 1.0,
             old_counters: false,
             active: Duration::from_secs(20),
             ..Self::default()

@@ -85,12 +85,13 @@ async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
         tick: plan.tick,
         timeout: plan.timeout,
         rng: SmallRng::seed_from_u64(rng.next_u64()),
+        partition: profile.partition.clone(),
         counts: BTreeMap::new(),
     };
     let faults = rng.random_range(profile.faults.clone());
     let course = async {
         start_users(&programs, profile, &mut rng);
-        chaos.run(&profile.kinds, faults, profile.active).await;
+        chaos.run(profile, faults).await;
         come_to_rest(&plan, &world, &checker, &programs).await;
         close_clients(&plan, &world, &checker, &programs).await;
     };
@@ -149,7 +150,7 @@ fn start_programs(
             connection_timeout: Duration::from_millis(rng.random_range(500..4_000)),
             operation_timeout: Duration::from_millis(rng.random_range(1_000..6_000)),
             release_timeout: Duration::from_secs(2),
-            tick: rng.random_bool(0.5).then_some(plan.tick),
+            tick: rng.random_bool(profile.tick_known).then_some(plan.tick),
             heartbeat: plan.heartbeat,
             retry,
             program: Some("simulated".to_owned()),
@@ -178,7 +179,8 @@ fn start_programs(
             thawed: Arc::default(),
             busy: Arc::default(),
             counts: counts.clone(),
-            hold_long: profile.hold_long,
+            hold: profile.hold.clone(),
+            patient: profile.patient,
         });
     }
     (programs, states)

@@ -1,5 +1,6 @@
 //! The users: they acquire locks in every way, hold them for a while, and let go in every way.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +28,8 @@ pub(super) struct Program {
     /// Users that have not come to an end.
     pub busy: Arc<AtomicU64>,
     pub counts: Arc<Counts>,
-    pub hold_long: bool,
+    pub hold: RangeInclusive<u64>,
+    pub patient: bool,
 }
 
 /// What users count.
@@ -76,7 +78,8 @@ impl Program {
     async fn acquire(&self, mutex: &Mutex, owner: &OwnerKey, rng: &mut SmallRng) -> Option<HeldLock> {
         let began = self.world.now();
         let within = |timeout| AcquireOptions { timeout, owner: Some(owner.clone()), thread: None };
-        let (result, limit) = match rng.random_range(0..10) {
+        let way = if self.patient { 5 } else { rng.random_range(0..10) };
+        let (result, limit) = match way {
             0..=1 => {
                 let limit = self.client.options().operation_timeout;
                 let result = mutex.try_acquire_with(within(Timeout::Default)).await;
@@ -139,9 +142,9 @@ impl Program {
 
     async fn hold(&self, mutex: &Mutex, owner: &OwnerKey, held: HeldLock, rng: &mut SmallRng) {
         let time = match rng.random_range(0..4) {
-            0 => 0,
-            1 => rng.random_range(0..100),
-            _ => rng.random_range(0..if self.hold_long { 12_000 } else { 2_500 }),
+            0 if *self.hold.start() == 0 => 0,
+            1 if *self.hold.start() == 0 => rng.random_range(0..100),
+            _ => rng.random_range(self.hold.clone()),
         };
         match rng.random_range(0..12) {
             0 => self.again(mutex, owner, &held).await,

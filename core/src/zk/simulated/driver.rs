@@ -1,6 +1,7 @@
 //! What moves the simulated world: the queue of events, and the task that takes them one at a time.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -15,32 +16,43 @@ use super::watches::WatchId;
 use super::{Event, Nanos, Shared, Step};
 use crate::zk::{ConnectError, EndReason, Watch, WatchEvent, ZkError};
 
-/// An event and when it is due. The heap gives the earliest, and of equals the one scheduled first.
-pub(super) struct Scheduled {
-    pub at: Nanos,
-    pub number: u64,
-    pub event: Event,
+/// What will happen, in order: the earliest first, and of equals the one scheduled first.
+#[derive(Default)]
+pub(super) struct Agenda {
+    /// When, the how-manieth, and where in `events`: small, since a heap moves its entries about.
+    order: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
+    number: u64,
 }
 
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
+impl Agenda {
+    pub fn add(&mut self, at: Nanos, event: Event) {
+        self.number += 1;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place] = Some(event);
+                place
+            }
+            None => {
+                self.events.push(Some(event));
+                self.events.len() - 1
+            }
+        };
+        self.order.push(Reverse((at, self.number, place)));
+    }
+
+    /// When the next event is due; the end of time if there is none.
+    pub fn next(&self) -> Nanos {
+        self.order.peek().map_or(Nanos::MAX, |Reverse((at, _, _))| *at)
+    }
+
+    pub fn take(&mut self) -> Option<Event> {
+        let Reverse((_, _, place)) = self.order.pop()?;
+        self.free.push(place);
+        self.events[place].take()
     }
 }
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Scheduled {}
 
 type ReplySender = oneshot::Sender<Result<(Body, Option<Watch>), ZkError>>;
 
@@ -94,7 +106,7 @@ impl Future for Driver {
             if state.stopped {
                 return Poll::Ready(());
             }
-            let next = state.queue.peek().map_or(Nanos::MAX, |scheduled| scheduled.at);
+            let next = state.agenda.next();
             if next > elapsed {
                 // An hour stands for "until something is scheduled".
                 let wait = (next - elapsed).min(Duration::from_secs(3600).as_nanos() as Nanos);
@@ -114,7 +126,7 @@ impl Future for Driver {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            if let Some(Scheduled { event, .. }) = state.queue.pop() {
+            if let Some(event) = state.agenda.take() {
                 state.handle(event);
             }
             let effects = std::mem::take(&mut state.out);

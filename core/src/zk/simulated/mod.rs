@@ -13,7 +13,7 @@
 //! what the servers do among themselves; [`network`] is the wire and the client's end; [`process`] is freezing and
 //! killing; [`faults`] is what a test can do to all of it.
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -240,8 +240,7 @@ enum Event {
 /// The whole world but for the processes' own tasks.
 struct State {
     now: Nanos,
-    number: u64,
-    queue: BinaryHeap<driver::Scheduled>,
+    agenda: driver::Agenda,
     /// When the driver will look again by itself.
     armed: Nanos,
     driver: Option<Waker>,
@@ -280,8 +279,7 @@ impl State {
     }
 
     fn schedule_at(&mut self, at: Nanos, event: Event) {
-        self.number += 1;
-        self.queue.push(driver::Scheduled { at, number: self.number, event });
+        self.agenda.add(at, event);
     }
 
     fn handle(&mut self, event: Event) {
@@ -381,7 +379,7 @@ impl Shared {
         state.now = state.now.max(now);
         let result = work(&mut state);
         let effects = std::mem::take(&mut state.out);
-        let next = state.queue.peek().map_or(Nanos::MAX, |scheduled| scheduled.at);
+        let next = state.agenda.next();
         let waker = if next < state.armed {
             state.armed = 0;
             state.driver.take()
@@ -454,8 +452,7 @@ impl World {
         };
         let mut state = State {
             now: 0,
-            number: 0,
-            queue: BinaryHeap::new(),
+            agenda: driver::Agenda::default(),
             armed: 0,
             driver: None,
             stopped: false,

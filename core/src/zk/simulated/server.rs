@@ -286,6 +286,10 @@ impl State {
             ToLearner::Validated { conn, session, valid } => self.attach(conn, session, valid),
             ToLearner::Ping => {
                 let touched = std::mem::take(&mut self.servers[server].touched);
+                if touched.is_empty() {
+                    // A real follower answers all the same; it would change nothing here.
+                    return;
+                }
                 self.send_to_leader(server, ToLeader::PingAnswer(touched));
             }
         }
