@@ -29,6 +29,7 @@ pub enum FaultKind {
     IsolateLeader,
     Partition,
     Squeeze,
+    StallWire,
     CrashLeader,
     CrashFollower,
     Lag,
@@ -41,7 +42,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind.
+    /// Every kind but [`StallWire`](Self::StallWire), against which the lease rule is not meant to hold.
     pub const ALL: [FaultKind; 21] = [
         Self::Rates,
         Self::Arm,
@@ -90,6 +91,11 @@ enum Healing {
     },
     /// As it says.
     CutOff(usize),
+    /// What the leader sent goes through, and a moment later its follower is cut off with its clients.
+    Wire {
+        leader: usize,
+        follower: usize,
+    },
     Start(usize),
     Lag(usize),
     Thaw(usize),
@@ -279,6 +285,16 @@ impl Chaos<'_> {
                 let after = self.timeout.mul_f64(self.rng.random_range(0.1..0.45));
                 return Some((after, Healing::Squeezed { index, server }));
             }
+            FaultKind::StallWire => {
+                let leader = world.leader()?;
+                let index = self.a_program();
+                let follower = self.programs[index].process.server().filter(|server| *server != leader)?;
+                world.stall_wire(leader, follower, true);
+                return Some((
+                    self.timeout.mul_f64(self.rng.random_range(0.1..0.9)),
+                    Healing::Wire { leader, follower },
+                ));
+            }
             FaultKind::CrashLeader => {
                 let leader = world.leader()?;
                 world.crash(leader);
@@ -410,6 +426,11 @@ impl Chaos<'_> {
                 // Often before the next of the leader's pings, which come every half tick.
                 let after = self.tick.mul_f64(self.rng.random_range(0.0..0.6));
                 return Some((after, Healing::CutOff(server)));
+            }
+            Healing::Wire { leader, follower } => {
+                self.world.stall_wire(leader, follower, false);
+                let after = self.tick.mul_f64(self.rng.random_range(0.0..0.1));
+                return Some((after, Healing::CutOff(follower)));
             }
             Healing::CutOff(server) => {
                 return self.world.leader().map(|_| self.cut_off(server));

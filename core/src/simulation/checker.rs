@@ -15,6 +15,9 @@ use crate::zk::simulated::{Cause, Note, SimProcess, Step, World};
 /// How much later than promised something may be, since timers and packets take their time.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
 
+/// A few round trips of the slowest wire.
+const PROMPT: Duration = Duration::from_millis(300);
+
 /// A grant that somebody believes in.
 struct Holding {
     process: SimProcess,
@@ -39,6 +42,8 @@ struct Known {
     /// The largest token granted on each path.
     tokens: BTreeMap<String, i64>,
     deletions: BTreeMap<i64, Deletion>,
+    /// When the queue at each root last changed.
+    changed: BTreeMap<String, Duration>,
     roots: BTreeSet<String>,
     /// Roots that were deleted by somebody who may.
     roots_deleted: BTreeSet<String>,
@@ -58,14 +63,16 @@ struct Known {
 pub(super) struct Checker {
     world: Arc<World>,
     heartbeat: Heartbeat,
+    /// Whether nothing goes wrong.
+    undisturbed: bool,
     known: Mutex<Known>,
     broken: Notify,
 }
 
 impl Checker {
-    pub fn new(world: Arc<World>, heartbeat: Heartbeat, roots: &[String]) -> Arc<Self> {
+    pub fn new(world: Arc<World>, heartbeat: Heartbeat, undisturbed: bool, roots: &[String]) -> Arc<Self> {
         let known = Known { roots: roots.iter().cloned().collect(), ..Known::default() };
-        Arc::new(Self { world, heartbeat, known: Mutex::new(known), broken: Notify::new() })
+        Arc::new(Self { world, heartbeat, undisturbed, known: Mutex::new(known), broken: Notify::new() })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -131,6 +138,7 @@ impl Checker {
             Holding { process: process.clone(), env: process.env(), path: path.clone(), grant, told: None };
         self.check_order(&mut known, &mine);
         self.check_was_head(&mut known, &mine);
+        self.check_prompt(&mut known, &mine);
         for index in 0..known.holdings.len() {
             let other = &known.holdings[index];
             if other.path == path && !other.process.is_killed() {
@@ -195,6 +203,17 @@ impl Checker {
         }
     }
 
+    /// Where nothing goes wrong, a lock is granted as soon as it is free, by an event and not by a timer.
+    fn check_prompt(&self, known: &mut Known, mine: &Holding) {
+        let Some(changed) = known.changed.get(&mine.path).filter(|_| self.undisturbed) else { return };
+        let late = self.world.now() - *changed;
+        if late > PROMPT {
+            let what =
+                format!("{} was given {} only {late:?} after it was free", mine.process.name(), mine.path);
+            self.break_promise(known, what);
+        }
+    }
+
     /// Two overlap by nature where a node was deleted from outside, until its holder has been told; and where a
     /// deposed leader answers a holder's heartbeats, unless those need a quorum.
     fn excuse_or_break(&self, known: &mut Known, index: usize, mine: &Holding, what: String) {
@@ -242,8 +261,13 @@ impl Checker {
 
     fn take_note(&self, known: &mut Known, note: &Note, now: Duration) {
         match note {
-            Note::Created { .. } => {}
-            Note::Deleted { path, czxid, cause } => self.deleted(known, path, *czxid, *cause),
+            Note::Created { path, .. } => {
+                known.changed.insert(crate::path::parent(path).to_owned(), now);
+            }
+            Note::Deleted { path, czxid, cause } => {
+                known.changed.insert(crate::path::parent(path).to_owned(), now);
+                self.deleted(known, path, *czxid, *cause);
+            }
             Note::SessionClosed { session, .. } => {
                 known.attached.remove(session);
             }

@@ -49,6 +49,10 @@ pub struct Profile {
     pub tick_known: f64,
     /// Whether some locks' counters are near their end.
     pub old_counters: bool,
+    /// How often roots are containers, which the servers remove when they are empty.
+    pub containers: f64,
+    /// How often a mutex has a `max_hold`.
+    pub max_hold: f64,
     /// Planted bugs.
     pub mutants: Mutants,
 }
@@ -76,6 +80,8 @@ impl Default for Profile {
             partition: 0.3..=2.5,
             tick_known: 0.5,
             old_counters: true,
+            containers: 0.15,
+            max_hold: 0.1,
             mutants: Mutants::default(),
         }
     }
@@ -91,6 +97,7 @@ impl Profile {
             Self::requests(),
             Self::partitions(),
             Self::leases(),
+            Self::wires(),
             Self::operators(),
         ]
     }
@@ -164,9 +171,18 @@ impl Profile {
             partition: 0.9..=1.6,
             tick_known: 1.0,
             old_counters: false,
+            containers: 0.0,
+            max_hold: 0.0,
             active: Duration::from_secs(20),
             ..Self::default()
         }
+    }
+
+    /// As [`leases`](Self::leases), where what the leader sends to a follower, its pings among it, comes late before the
+    /// follower is cut off. Outside of what the lease rule promises, which counts on a ping in every tick.
+    #[must_use]
+    pub fn wires() -> Self {
+        Self { name: "wires", kinds: vec![FaultKind::StallWire], ..Self::leases() }
     }
 
     /// Somebody deletes lock nodes and roots under the users' hands.

@@ -41,6 +41,9 @@ struct Plan {
     tick: Duration,
     heartbeat: Heartbeat,
     roots: Vec<String>,
+    faults: usize,
+    /// Whether roots are made as containers, which the servers remove when they are empty.
+    containers: bool,
 }
 
 async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
@@ -53,6 +56,8 @@ async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
         tick: Duration::from_millis(tick),
         heartbeat: one_of(&profile.heartbeats, &mut rng),
         roots: (0..locks).map(|lock| format!("/locks/{lock}")).collect(),
+        faults: rng.random_range(profile.faults.clone()),
+        containers: rng.random_bool(profile.containers),
     };
     let latency = [Span::millis(0, 1), Span::millis(0, 3), Span::millis(1, 20)];
     let options = WorldOptions {
@@ -62,11 +67,12 @@ async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
         client_latency: one_of(&latency, &mut rng),
         server_latency: one_of(&latency, &mut rng),
         commit_latency: Span::millis(0, rng.random_range(0..4)),
+        container_sweep: Duration::from_secs(2),
         trace,
         ..WorldOptions::default()
     };
     let world = Arc::new(World::new(rng.next_u64(), &options));
-    let checker = Checker::new(world.clone(), plan.heartbeat, &plan.roots);
+    let checker = Checker::new(world.clone(), plan.heartbeat, plan.faults == 0, &plan.roots);
     let looker = checker.clone();
     world.on_step(move |step| looker.step(step));
     if profile.old_counters && rng.random_bool(0.15) {
@@ -88,10 +94,9 @@ async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
         partition: profile.partition.clone(),
         counts: BTreeMap::new(),
     };
-    let faults = rng.random_range(profile.faults.clone());
     let course = async {
         start_users(&programs, profile, &mut rng);
-        chaos.run(profile, faults).await;
+        chaos.run(profile, plan.faults).await;
         come_to_rest(&plan, &world, &checker, &programs).await;
         close_clients(&plan, &world, &checker, &programs).await;
     };
@@ -153,6 +158,7 @@ fn start_programs(
             tick: rng.random_bool(profile.tick_known).then_some(plan.tick),
             heartbeat: plan.heartbeat,
             retry,
+            container_parents: plan.containers,
             program: Some("simulated".to_owned()),
             mutants: profile.mutants,
             ..Options::default()
@@ -162,7 +168,9 @@ fn start_programs(
             Err(error) => panic!("a client can't be made: {error}"),
         };
         let mutexes = plan.roots.iter().zip(&namings).map(|(root, naming)| {
-            let options = MutexOptions { naming: *naming, ..MutexOptions::default() };
+            let max_hold = (rng.random_bool(profile.max_hold))
+                .then(|| Duration::from_millis(rng.random_range(200..2_000)));
+            let options = MutexOptions { naming: *naming, max_hold, ..MutexOptions::default() };
             match client.mutex_with(root, options) {
                 Ok(mutex) => mutex,
                 Err(error) => panic!("a mutex can't be made: {error}"),

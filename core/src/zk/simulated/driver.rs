@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::network::{Attached, Body, ConnId, WatchFuture};
+use super::connection::WatchFuture;
+use super::network::{Attached, Body, ConnId};
 use super::watches::WatchId;
 use super::{Event, Nanos, Shared, Step};
 use crate::zk::{ConnectError, EndReason, Watch, WatchEvent, ZkError};

@@ -10,7 +10,8 @@
 //! do not know. What they do not have: read-only mode, quotas, credentials, and the meaning of ACLs.
 //!
 //! The parts: [`tree`] and [`expiry`] are pure; [`server`] is what one server does with its clients; [`ensemble`] is
-//! what the servers do among themselves; [`network`] is the wire and the client's end; [`process`] is freezing and
+//! what the servers do among themselves, and [`election`] how leaders come and go; [`network`] is the wire between clients
+//! and servers, [`client`] its client's end, and [`connection`] what the engine sees of that; [`process`] is freezing and
 //! killing; [`faults`] is what a test can do to all of it.
 
 use std::collections::VecDeque;
@@ -24,7 +25,10 @@ use tokio::time::Instant;
 
 use crate::zk::{Endpoint, WatchEvent};
 
+mod client;
+mod connection;
 mod driver;
+mod election;
 mod ensemble;
 mod expiry;
 mod faults;

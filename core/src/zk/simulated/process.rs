@@ -12,7 +12,8 @@ use futures_util::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
-use super::network::{self, ProcessId};
+use super::connection;
+use super::network::ProcessId;
 use super::{RequestFault, RequestKind, RequestRates, Shared};
 use crate::env::{BoxFuture, Chance, Clock, Env, Moment, Spawner};
 use crate::zk::{ConnectError, ConnectRequest, Connection, Connector};
@@ -190,7 +191,7 @@ impl Chance for Machine {
 
 impl Connector for Machine {
     fn connect(&self, request: ConnectRequest) -> BoxFuture<Result<Arc<dyn Connection>, ConnectError>> {
-        network::connect(&self.shared, self.id, request)
+        connection::connect(&self.shared, self.id, request)
     }
 }
 

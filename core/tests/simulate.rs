@@ -1,0 +1,124 @@
+//! The engine in simulation: thousands of schedules with faults of every kind, and planted bugs that must be found.
+//!
+//! A failing seed replays: `make simulate SEED=n`, or the `simulate` example with `--profile` for another profile
+//! than the one that has everything.
+
+use forelock::Mutants;
+use forelock::simulation::{FaultKind, Outcome, Profile, run_schedule, run_schedules};
+
+/// Runs schedules, none of which may break a promise.
+fn hold_promises(profile: &Profile, count: u64) -> Outcome {
+    let outcome = run_schedules(0..count, profile, 1);
+    if let Some(violation) = outcome.violations.first() {
+        panic!(
+            "seed {} of profile {}: {}\n{}",
+            violation.seed,
+            profile.name,
+            violation.what,
+            violation.trace.join("\n")
+        );
+    }
+    assert!(outcome.grants > count, "{} grants in {count} schedules", outcome.grants);
+    outcome
+}
+
+#[test]
+fn promises_hold_whatever_happens() {
+    let outcome = hold_promises(&Profile::default(), 2_000);
+    for kind in FaultKind::ALL {
+        assert!(outcome.faults.get(&kind).is_some_and(|count| *count > 50), "{kind} hardly ever happened");
+    }
+    for reason in ["closed", "lease_elapsed", "node_deleted", "session_expired"] {
+        assert!(outcome.losses.contains_key(reason), "nobody ever lost a lock for the reason {reason}");
+    }
+}
+
+#[test]
+fn promises_hold_when_nothing_goes_wrong() {
+    let outcome = hold_promises(&Profile::calm(), 300);
+    assert!(outcome.losses.is_empty(), "{:?}", outcome.losses);
+}
+
+#[test]
+fn promises_hold_when_requests_and_replies_are_lost() {
+    hold_promises(&Profile::requests(), 700);
+}
+
+#[test]
+fn promises_hold_in_partitions() {
+    let outcome = hold_promises(&Profile::partitions(), 700);
+    assert!(outcome.losses["lease_elapsed"] > 20, "{:?}", outcome.losses);
+}
+
+#[test]
+fn promises_hold_when_servers_are_cut_off_with_their_clients() {
+    let outcome = hold_promises(&Profile::leases(), 500);
+    assert!(outcome.losses["lease_elapsed"] > 50, "{:?}", outcome.losses);
+}
+
+#[test]
+fn promises_hold_when_operators_delete_nodes_and_roots() {
+    let outcome = hold_promises(&Profile::operators(), 700);
+    assert!(outcome.losses["node_deleted"] > 100, "{:?}", outcome.losses);
+}
+
+#[test]
+fn a_seed_decides_a_schedule() {
+    for profile in Profile::every() {
+        for seed in 0..40 {
+            let (once, again) = (run_schedule(seed, &profile), run_schedule(seed, &profile));
+            let counts = |outcome: &Outcome| {
+                (outcome.steps, outcome.millis, outcome.grants, outcome.refusals, outcome.faults.clone())
+            };
+            assert_eq!(counts(&once), counts(&again), "seed {seed} of profile {}", profile.name);
+        }
+    }
+}
+
+/// A planted bug must break a promise within so many schedules; the engine without it breaks none there.
+fn must_be_found(profile: Profile, plant: impl Fn(&mut Mutants), within: u64) {
+    let mut planted = profile.clone();
+    plant(&mut planted.mutants);
+    let outcome = run_schedules(0..within, &planted, 1);
+    let Some(found) = outcome.violations.first() else {
+        panic!("not found in {within} schedules of profile {}", profile.name)
+    };
+    assert!(!found.trace.is_empty());
+    let without = run_schedule(found.seed, &profile);
+    assert!(without.violations.is_empty(), "{:?}", without.violations[0].what);
+}
+
+#[test]
+fn waiting_for_the_wrong_predecessor_is_found() {
+    must_be_found(Profile::calm(), |mutants| mutants.wrong_predecessor = true, 50);
+}
+
+#[test]
+fn taking_a_node_of_an_older_session_for_ours_is_found() {
+    must_be_found(Profile::partitions(), |mutants| mutants.skip_owner_check = true, 3_000);
+}
+
+#[test]
+fn forgetting_a_node_of_unknown_fate_is_found() {
+    must_be_found(Profile::requests(), |mutants| mutants.forget_cleanup = true, 100);
+}
+
+#[test]
+fn a_lease_counted_from_the_latest_heartbeat_is_found() {
+    must_be_found(Profile::leases(), |mutants| mutants.lease_from_latest = true, 1_000);
+}
+
+#[test]
+fn a_lease_that_spaces_heartbeats_from_send_to_send_is_found() {
+    must_be_found(Profile::leases(), |mutants| mutants.lease_send_to_send = true, 2_000);
+}
+
+#[test]
+fn a_grant_without_the_watch_on_our_own_node_is_found() {
+    must_be_found(Profile::operators(), |mutants| mutants.head_shortcut_without_own_watch = true, 300);
+}
+
+#[test]
+fn using_one_guid_twice_is_found() {
+    must_be_found(Profile::requests(), |mutants| mutants.reuse_guid = true, 500);
+}
