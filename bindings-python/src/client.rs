@@ -120,7 +120,7 @@ fn counts(metrics: &MetricsSnapshot) -> BTreeMap<&'static str, u64> {
         ("grants", metrics.grants),
         ("timeouts", metrics.timeouts),
         ("releases", metrics.releases),
-        ("losses", metrics.losses),
+        ("losses", metrics.losses()),
         ("suspended", metrics.suspended),
         ("sessions_lost", metrics.sessions_lost),
         ("roots_recreated", metrics.roots_recreated),

@@ -1,6 +1,6 @@
 //! The client: one session with ZooKeeper, and the locks made from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::connect::ConnectString;
 use crate::engine;
 use crate::env::Env;
 use crate::error::{Error, ErrorCode, Result};
-use crate::observe::{Metrics, MetricsSnapshot};
+use crate::exit;
+use crate::observe::{Event, Events, Metrics, MetricsSnapshot};
 use crate::options::Options;
 use crate::path::{LockPath, Prefix};
 use crate::queue::{Grant, HeldLock, Janitor, NodeData, OwnerKey, Spec};
@@ -30,9 +31,40 @@ pub(crate) struct Core {
     /// The process that started the client, once it is started.
     started_by: OnceLock<u32>,
     /// The czxid of each root, as last seen.
-    roots: StdMutex<BTreeMap<String, i64>>,
+    roots: StdMutex<Roots>,
     /// What each owner holds.
     holders: StdMutex<BTreeMap<(String, OwnerKey), Weak<Grant>>>,
+}
+
+/// Which transaction made each root that was seen lately.
+#[derive(Default)]
+struct Roots {
+    czxids: BTreeMap<String, i64>,
+    /// In the order in which they were first seen.
+    order: VecDeque<String>,
+}
+
+impl Roots {
+    /// How many are kept in mind: a service may lock a different path for each of its customers.
+    const KEPT: usize = 4_096;
+
+    /// Notes which transaction made a root. The one that had made it before, if it was made again since: a czxid
+    /// only grows, so a smaller one is an answer that came late.
+    fn seen(&mut self, root: &str, czxid: i64) -> Option<i64> {
+        if let Some(known) = self.czxids.get_mut(root) {
+            let before = *known;
+            *known = before.max(czxid);
+            return (before < czxid).then_some(before);
+        }
+        if self.order.len() == Self::KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.czxids.remove(&oldest);
+        }
+        self.czxids.insert(root.to_owned(), czxid);
+        self.order.push_back(root.to_owned());
+        None
+    }
 }
 
 impl Core {
@@ -67,6 +99,9 @@ impl Core {
         self.env.spawner.ready()?;
         if *self.started_by.get_or_init(|| {
             session::start(&self.hub);
+            if self.env.spawner.ends_with_process() {
+                exit::close_at_exit(&self.hub);
+            }
             pid
         }) != pid
         {
@@ -109,13 +144,12 @@ impl Core {
 
     /// Notes which transaction made a root, and counts when it was made again.
     pub(crate) fn note_root(&self, root: &str, czxid: i64) {
-        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
-        match roots.insert(root.to_owned(), czxid) {
-            Some(before) if before != czxid => {
-                tracing::warn!(root, before, now = czxid, "a lock root was deleted and made again");
-                self.metrics.root_recreated();
-            }
-            _ => {}
+        let before = self.roots.lock().unwrap_or_else(PoisonError::into_inner).seen(root, czxid);
+        if let Some(before) = before {
+            tracing::warn!(root, before, now = czxid, "a lock root was deleted and made again");
+            self.metrics.root_recreated();
+            let path = self.prefix.for_user(root).to_owned();
+            self.hub.events.tell(Event::RootRecreated { path, before, now: czxid });
         }
     }
 
@@ -282,7 +316,13 @@ impl Client {
     /// Listens to the changes of the connection's state from now on.
     #[must_use]
     pub fn states(&self) -> States {
-        self.core.hub.listen()
+        if self.core.is_forked() { States::ended() } else { self.core.hub.listen() }
+    }
+
+    /// Listens to what happens besides the connection's states, from now on.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        if self.core.is_forked() { Events::ended() } else { self.core.hub.events.listen().into() }
     }
 
     /// What the present or the last session is like; none before the first.

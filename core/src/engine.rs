@@ -65,6 +65,7 @@ fn boot_nanos() -> u64 {
 
 #[cfg(windows)]
 fn boot_nanos() -> u64 {
+    #[link(name = "mincore")]
     unsafe extern "system" {
         fn QueryInterruptTime(time: *mut u64);
     }
@@ -97,6 +98,10 @@ impl Spawner for EngineThread {
             Some((pid, engine)) if *pid == std::process::id() => drop(engine.spawn(task)),
             _ => tracing::error!("a task was dropped: the engine is not running in this process"),
         }
+    }
+
+    fn ends_with_process(&self) -> bool {
+        true
     }
 
     fn ready(&self) -> Result<()> {

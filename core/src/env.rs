@@ -74,6 +74,11 @@ pub trait Spawner: Send + Sync + 'static {
     fn ready(&self) -> crate::error::Result<()> {
         Ok(())
     }
+
+    /// Whether its tasks end with the process, so that clients have to be closed before that.
+    fn ends_with_process(&self) -> bool {
+        false
+    }
 }
 
 /// Where chance comes from: back-off jitter, choice of host, and the GUIDs of lock nodes.

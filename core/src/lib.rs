@@ -20,6 +20,7 @@ mod connect;
 mod engine;
 pub mod env;
 mod error;
+mod exit;
 mod observe;
 mod options;
 mod path;
@@ -37,7 +38,7 @@ pub mod zk;
 pub use client::Client;
 pub use connect::ConnectString;
 pub use error::{Error, ErrorCode, Result};
-pub use observe::MetricsSnapshot;
+pub use observe::{Event, Events, MetricsSnapshot};
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 pub use options::Mutants;

@@ -133,6 +133,20 @@ impl Options {
         ] {
             check_timeout(name, value)?;
         }
+        match self.retry {
+            RetryPolicy::Exponential { base, cap, .. } => {
+                check_timeout("first retry delay", base)?;
+                check_timeout("longest retry delay", cap)?;
+            }
+            RetryPolicy::Times { delay, .. } | RetryPolicy::Forever { delay } => {
+                check_timeout("retry delay", delay)?;
+            }
+            RetryPolicy::UntilElapsed { total, delay } => {
+                check_timeout("time to retry for", total)?;
+                check_timeout("retry delay", delay)?;
+            }
+            RetryPolicy::None => {}
+        }
         if servers.endpoints.is_empty() {
             return Err(Error::invalid("no servers to connect to"));
         }
@@ -248,6 +262,7 @@ mod tests {
     fn what_cannot_be_right_is_refused() {
         assert!(checked(|o| o.session_timeout = Duration::ZERO).is_err());
         assert!(checked(|o| o.connection_timeout = Duration::from_secs(1 << 40)).is_err());
+        assert!(checked(|o| o.retry = RetryPolicy::Forever { delay: Duration::ZERO }).is_err());
         assert!(checked(|o| o.label = Some("x".repeat(513))).is_err());
         assert!(checked(|o| o.acl = Some(Acl::Entries(Vec::new()))).is_err());
     }

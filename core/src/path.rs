@@ -142,7 +142,6 @@ impl Prefix {
     }
 
     /// The path as the user writes it.
-    #[cfg(test)]
     pub(crate) fn for_user<'a>(&self, on_server: &'a str) -> &'a str {
         on_server.strip_prefix(self.0.as_str()).unwrap_or(on_server)
     }

@@ -1,7 +1,13 @@
-//! What the engine counts.
+//! What the engine counts, and whom it tells.
+
+mod events;
+mod listeners;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use events::{Event, Events};
+pub(crate) use listeners::{Listeners, Stream};
 
 use crate::queue::LostReason;
 use crate::session::ConnectionState;
@@ -13,7 +19,7 @@ pub(crate) struct Metrics {
     grants: AtomicU64,
     timeouts: AtomicU64,
     releases: AtomicU64,
-    losses: AtomicU64,
+    losses: [AtomicU64; LostReason::ALL.len()],
     suspended: AtomicU64,
     sessions_lost: AtomicU64,
     roots_recreated: AtomicU64,
@@ -32,8 +38,8 @@ pub struct MetricsSnapshot {
     pub timeouts: u64,
     /// Locks released by their holder while they were held.
     pub releases: u64,
-    /// Locks lost.
-    pub losses: u64,
+    /// Locks lost, by the reason, in the order of [`LostReason::ALL`].
+    pub losses_by_reason: [u64; LostReason::ALL.len()],
     /// How often the connection was suspended.
     pub suspended: u64,
     /// Sessions lost.
@@ -42,6 +48,20 @@ pub struct MetricsSnapshot {
     pub roots_recreated: u64,
     /// A gauge: nodes that are no longer wanted and whose removal is not confirmed yet.
     pub cleanup_pending: u64,
+}
+
+impl MetricsSnapshot {
+    /// Locks lost, for whatever reason.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.losses_by_reason.iter().sum()
+    }
+
+    /// Locks lost for this reason.
+    #[must_use]
+    pub fn losses_for(&self, reason: LostReason) -> u64 {
+        self.losses_by_reason[reason as usize]
+    }
 }
 
 fn up(counter: &AtomicU64) {
@@ -74,8 +94,8 @@ impl Metrics {
         up(&self.releases);
     }
 
-    pub(crate) fn loss(&self, _reason: LostReason) {
-        up(&self.losses);
+    pub(crate) fn loss(&self, reason: LostReason) {
+        up(&self.losses[reason as usize]);
     }
 
     pub(crate) fn state(&self, state: ConnectionState) {
@@ -105,7 +125,7 @@ impl Metrics {
             grants: read(&self.grants),
             timeouts: read(&self.timeouts),
             releases: read(&self.releases),
-            losses: read(&self.losses),
+            losses_by_reason: self.losses.each_ref().map(read),
             suspended: read(&self.suspended),
             sessions_lost: read(&self.sessions_lost),
             roots_recreated: read(&self.roots_recreated),

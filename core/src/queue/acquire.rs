@@ -13,8 +13,15 @@ use crate::client::Core;
 use crate::env::Moment;
 use crate::error::{Error, ErrorCode, Result};
 use crate::path::{self, LockPath};
-use crate::session::{Link, RetryBudget};
+use crate::session::{Link, RetryBudget, backoff};
 use crate::zk::{CreateMode, Created, Reply, Stat, Watch, WatchEvent, ZkError};
+
+/// A stay in the queue that is shorter than this, and comes to nothing, makes the next one wait a little.
+const SHORT_STAY: Duration = Duration::from_secs(1);
+/// The first delay after such a stay.
+const PUT_BACK_DELAY: Duration = Duration::from_millis(5);
+/// The longest delay after such a stay.
+const LONGEST_PUT_BACK_DELAY: Duration = Duration::from_millis(500);
 
 /// A lock: where it lies, and how its nodes are named.
 #[derive(Clone, Debug)]
@@ -52,6 +59,8 @@ struct Progress {
     /// The name of the node at the head of the queue, and who made it.
     head: Option<(String, Option<String>)>,
     position: Option<usize>,
+    /// When the queue was last looked at.
+    looked: Moment,
     trouble: Option<ZkError>,
 }
 
@@ -87,6 +96,7 @@ impl Attempt {
             let work = self.work(&mut progress);
             tokio::select! {
                 biased;
+                () = self.core.hub.closing() => Some(Err(Error::closed())),
                 result = work => Some(result),
                 () = self.core.env.sleep_until(self.deadline) => None,
             }
@@ -115,7 +125,11 @@ impl Attempt {
                     Some(who) => format!("{who}, node {name}"),
                     None => format!("node {name}"),
                 });
-                format!("not granted, with {position} ahead")
+                let ago = self.core.env.now().since(progress.looked);
+                format!(
+                    "not granted, with {position} ahead when last looked {:.1} s ago, waiting",
+                    ago.as_secs_f64()
+                )
             }
             (None, Some(link)) if link.connection.is_read_only() => {
                 "not granted: the server is in read-only mode".to_owned()
@@ -134,12 +148,24 @@ impl Attempt {
     async fn work(&self, progress: &mut Progress) -> Result<Option<Arc<Grant>>> {
         let mut budget = RetryBudget::new(self.core.options.retry);
         let mut reused = None;
+        let mut put_back = 0;
         loop {
             progress.position = None;
+            let entered = self.core.env.now();
             let error = match self.stay(progress, &mut reused).await? {
                 Stay::Granted(grant) => return Ok(Some(grant)),
                 Stay::NotFree => return Ok(None),
-                Stay::Again => continue,
+                Stay::Again => {
+                    // Whoever puts us back again and again must not make us flood the servers.
+                    put_back = if self.core.env.now().since(entered) < SHORT_STAY { put_back + 1 } else { 0 };
+                    if put_back > 1 {
+                        self.core
+                            .env
+                            .sleep(backoff(PUT_BACK_DELAY, LONGEST_PUT_BACK_DELAY, put_back - 2))
+                            .await;
+                    }
+                    continue;
+                }
                 Stay::Failed(error) => error,
             };
             let delay = if error.can_retry() || error.outcome_unknown() {
@@ -190,7 +216,7 @@ impl Attempt {
             unsure = None;
             self.core.note_root(&self.spec.root, root.czxid);
             let tickets = Ticket::parse_all(&names);
-            self.refuse_mixture(&tickets)?;
+            self.refuse_mixture(place.guid, &tickets)?;
             if self.spec.naming == Naming::Epoch && root.czxid != epoch {
                 // The root was made again before we came: our name tells the wrong epoch.
                 return Ok(Stay::Again);
@@ -315,24 +341,22 @@ impl Attempt {
             } else if budget > 0 {
                 self.core
                     .env
-                    .sleep(crate::session::backoff(
-                        Duration::from_millis(5),
-                        Duration::from_millis(500),
-                        budget,
-                    ))
+                    .sleep(backoff(Duration::from_millis(5), Duration::from_millis(500), budget))
                     .await;
             }
             budget += 1;
             let connection = place.link.connection.clone();
             let synced = connection.sync(&self.spec.root);
             let listed = connection.children(&self.spec.root);
-            if synced.await.is_err() {
-                continue;
-            }
-            let listing = match listed.await {
+            let answers = match synced.await {
+                Ok(()) => listed.await,
+                Err(error) => Err(error),
+            };
+            let listing = match answers {
                 Ok(listing) => listing,
                 Err(ZkError::NoNode) => return Ok(None),
-                Err(_) => continue,
+                Err(error) if error.outcome_unknown() || error.can_retry() => continue,
+                Err(error) => return Err(Error::from_zk(&error, "reading the queue")),
             };
             let Some(name) = listing.0.iter().find(|name| is_ours(name, place.guid)).cloned() else {
                 return Ok(None);
@@ -365,10 +389,11 @@ impl Attempt {
         let (ahead, ahead_is_head) = match self.decide(place.guid, tickets) {
             Decision::Hold => return Turn::Ours,
             Decision::Missing => return Turn::StartAgain,
-            // Somebody came with a number that is used up after we had read the others.
+            // Every czxid has been read: this does not come about.
             Decision::NeedCzxids => return Turn::ListAgain,
             Decision::Wait { ahead, ahead_is_head, position, head } => {
                 progress.position = Some(position);
+                progress.looked = self.core.env.now();
                 if progress.head.as_ref().is_none_or(|(known, _)| *known != head) {
                     progress.head = Some((head, None));
                 }
@@ -383,6 +408,13 @@ impl Attempt {
             place.claim.arm(&place.link);
         }
         let in_front = place.link.connection.watch_data(&path::join(&self.spec.root, &ahead));
+        // Who holds the lock, for the message if it comes to that. The one in front tells if it is the head.
+        let at_head = match &progress.head {
+            Some((head, None)) if *head != ahead => {
+                Some(place.link.connection.get_data(&path::join(&self.spec.root, head)))
+            }
+            _ => None,
+        };
         if place.claim.is_armed() && !place.claim.is_surely_armed() {
             match place.claim.own_event().await {
                 OwnEvent::Armed { .. } => {}
@@ -401,6 +433,11 @@ impl Attempt {
             Err(ZkError::NoNode) => return Turn::ListAgain,
             Err(error) => return Turn::refused(error),
         };
+        if let (Some(asked), Some((_, who))) = (at_head, &mut progress.head)
+            && let Ok((data, _)) = asked.await
+        {
+            *who = describe(&data);
+        }
         self.wait_in_line(place, &mut watch, ahead_is_head).await
     }
 
@@ -476,10 +513,14 @@ impl Attempt {
         Ok(read)
     }
 
-    /// Names with the epoch and names without do not see each other: never both below one root.
-    fn refuse_mixture(&self, tickets: &[Ticket]) -> Result<()> {
-        let ours_tells_epoch = self.spec.naming == Naming::Epoch;
-        match tickets.iter().find(|ticket| (ticket.naming == Naming::Epoch) != ours_tells_epoch) {
+    /// Names with the epoch and names without are never both below one root: whoever comes second is refused. Those
+    /// who stand there already are not disturbed.
+    fn refuse_mixture(&self, me: Guid, tickets: &[Ticket]) -> Result<()> {
+        let Some(mine) = tickets.iter().find(|ticket| ticket.guid == me) else { return Ok(()) };
+        let tells_epoch = |ticket: &Ticket| ticket.naming == Naming::Epoch;
+        let other =
+            |ticket: &&Ticket| tells_epoch(ticket) != tells_epoch(mine) && ticket.sequence < mine.sequence;
+        match tickets.iter().find(other) {
             None => Ok(()),
             Some(other) => Err(Error::new(
                 ErrorCode::Conflict,

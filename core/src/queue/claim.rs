@@ -58,6 +58,10 @@ impl Janitor {
             };
             match node.try_remove(&link).await {
                 Ok(()) => return,
+                Err(error) if tries == 0 && !error.can_retry() && !error.outcome_unknown() => {
+                    tracing::warn!(root = %node.root, guid = ?node.guid, %error,
+                        "lock node can't be removed; trying on until its session ends");
+                }
                 Err(error) => {
                     tracing::debug!(root = %node.root, guid = ?node.guid, %error, "lock node not removed yet");
                 }
@@ -194,7 +198,7 @@ impl Claim {
                     OwnEvent::NotOurs
                 }
                 Err(ZkError::NoNode) => OwnEvent::Gone,
-                Err(error) if error.outcome_unknown() => OwnEvent::ConnectionEnded,
+                Err(ZkError::ConnectionLost | ZkError::SessionExpired) => OwnEvent::ConnectionEnded,
                 Err(error) => OwnEvent::Refused(error),
             },
             OwnWatch::Armed(watch) => match watch.fired().await {

@@ -15,6 +15,8 @@ use futures_util::FutureExt;
 
 /// How long to wait before asking again for a watch that the server would not set.
 const REFUSED_DELAY: Duration = Duration::from_millis(200);
+/// The longest such delay.
+const LONGEST_REFUSED_DELAY: Duration = Duration::from_secs(10);
 
 /// How a grant stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +223,8 @@ pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, lin
 
 /// Returns when the grant is no longer held, and whether the node is known to be gone.
 async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link) -> bool {
-    let mut root = None;
+    let mut look: Option<Look> = None;
+    let mut refusals = 0;
     // When to ask again for a watch that the server would not set.
     let mut ask_again = None;
     loop {
@@ -243,6 +246,7 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
         ask_again = None;
         match event {
             OwnEvent::Armed { revoked, .. } => {
+                refusals = 0;
                 grant.suspect.store(false, Ordering::Release);
                 if revoked {
                     grant.revocation.set(true);
@@ -250,17 +254,25 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
             }
             OwnEvent::Changed => claim.arm(&link),
             OwnEvent::Refused(error) => {
-                tracing::warn!(path = %grant.path, %error, "our own lock node can't be watched");
-                ask_again = Some(hub.env.now().plus(REFUSED_DELAY));
+                if refusals == 0 {
+                    tracing::warn!(path = %grant.path, %error, "our own lock node can't be watched");
+                }
+                let delay = crate::session::backoff(REFUSED_DELAY, LONGEST_REFUSED_DELAY, refusals);
+                refusals += 1;
+                ask_again = Some(hub.env.now().plus(delay));
+            }
+            // A server that had not caught up with the leader may not know our node yet.
+            OwnEvent::Gone if look.as_mut().is_some_and(Look::may_be_stale) => {
+                look = Some(look_again(&link, grant, claim));
             }
             OwnEvent::NotOurs | OwnEvent::Gone => {
-                grant.lose(why_gone(grant, root));
+                grant.lose(why_gone(grant, look));
                 return true;
             }
             OwnEvent::ConnectionEnded => {
                 grant.suspect.store(true, Ordering::Release);
                 let Some(next) = next_link(hub, grant, link.number).await else { return false };
-                root = Some(look_again(&next, grant, claim));
+                look = Some(look_again(&next, grant, claim));
                 link = next;
             }
         }
@@ -296,24 +308,39 @@ async fn next_link(hub: &Hub, grant: &Grant, old: u64) -> Option<Link> {
     }
 }
 
-/// On a new connection: asks for our node, and watches it. Gives back what the server will have said of the root
-/// by the time it answers.
-fn look_again(link: &Link, grant: &Grant, claim: &mut Claim) -> Reply<Option<Stat>> {
+/// What was asked together with our own node; answered by the time that the answer to that is there.
+struct Look {
+    synced: Option<Reply<()>>,
+    root: Option<Reply<Option<Stat>>>,
+}
+
+impl Look {
+    /// Whether the server may have answered without having caught up with the leader.
+    fn may_be_stale(&mut self) -> bool {
+        match self.synced.take().map(FutureExt::now_or_never) {
+            None | Some(Some(Ok(()))) => false,
+            Some(Some(Err(_)) | None) => true,
+        }
+    }
+}
+
+/// On a new connection: asks for our node, and watches it.
+fn look_again(link: &Link, grant: &Grant, claim: &mut Claim) -> Look {
     let root = path::parent(&grant.node);
     // The new server may lag behind the old one: let it catch up before it says whether our node is there.
-    drop(link.connection.sync(root));
-    let root = link.connection.exists(root);
+    let synced = Some(link.connection.sync(root));
+    let root = Some(link.connection.exists(root));
     claim.arm(link);
-    root
+    Look { synced, root }
 }
 
 /// Why our node is gone: taken back, with its whole root, or deleted alone. That the root was made again counts
 /// only when it was found after a reconnect; before, the deletion itself was seen.
-fn why_gone(grant: &Grant, root: Option<Reply<Option<Stat>>>) -> LostReason {
+fn why_gone(grant: &Grant, look: Option<Look>) -> LostReason {
     if grant.is_revocation_asked() {
         return LostReason::Revoked;
     }
-    match root.and_then(FutureExt::now_or_never) {
+    match look.and_then(|look| look.root).and_then(FutureExt::now_or_never) {
         Some(Ok(Some(stat))) if stat.czxid != grant.epoch => LostReason::RootRecreated,
         Some(Ok(None)) => LostReason::RootRecreated,
         _ => LostReason::NodeDeleted,

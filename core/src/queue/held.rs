@@ -216,7 +216,7 @@ impl HeldLock {
                     there = ask => there.map_err(|error| error.at(grant.path.as_str()))?,
                 };
                 if !there {
-                    grant.lose(LostReason::NodeDeleted);
+                    grant.lose(grant.session.over().map_or(LostReason::NodeDeleted, LostReason::from));
                 }
                 match grant.phase(core.env.now()) {
                     Phase::Held => Ok(()),
@@ -229,7 +229,7 @@ impl HeldLock {
             .await?
     }
 
-    /// Waits until the lock is lost, and says why; none once it has been released. Cancel safe.
+    /// Waits until the lock is lost, and says why; none once its last handle has been released. Cancel safe.
     ///
     /// The future does not keep the lock: it may outlive this handle, and ends when the last one has gone.
     pub fn lost(&self) -> impl Future<Output = Option<LostReason>> + Send + use<> {

@@ -67,6 +67,13 @@ fn shortened(text: &str) -> String {
 }
 
 /// The name of this machine.
+#[cfg(windows)]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".to_owned())
+}
+
+/// The name of this machine.
+#[cfg(unix)]
 fn host_name() -> String {
     let mut name = [0_u8; 256];
     // SAFETY: the buffer is ours and one byte longer than what the call is told, so a terminating zero remains.

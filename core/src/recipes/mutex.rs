@@ -40,8 +40,8 @@ pub struct MutexOptions {
 pub struct AcquireOptions {
     /// How long to wait.
     pub timeout: Timeout,
-    /// Who acquires. An owner that holds the lock already gets another handle at once. Without an owner there is
-    /// no re-entrance.
+    /// Who acquires. An owner that holds the lock already gets another handle at once; one that is still waiting for
+    /// it, and asks a second time meanwhile, waits twice. Without an owner there is no re-entrance.
     pub owner: Option<OwnerKey>,
     /// The thread or task that acquires, for the node's data. This thread's name by default.
     pub thread: Option<String>,

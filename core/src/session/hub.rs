@@ -5,14 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 use super::states::{Knowledge, SessionEvent, transition};
 use super::{ConnectionState, Session, StateChange};
 use crate::connect::ConnectString;
 use crate::env::{Env, Moment};
 use crate::error::{Error, ErrorCode, Result};
-use crate::observe::Metrics;
+use crate::observe::{Event, Listeners, Metrics, Stream};
 use crate::options::Options;
 use crate::watched::Watched;
 use crate::zk::{Connection, SessionId};
@@ -78,14 +76,14 @@ pub(crate) struct Hub {
     /// Why the last try to connect to each server failed.
     troubles: Mutex<VecDeque<(String, String)>>,
     states: Mutex<StateLog>,
+    pub(crate) events: Listeners<Event>,
 }
 
 #[derive(Default)]
 struct StateLog {
     known: Knowledge,
     last: Option<StateChange>,
-    listeners: Vec<mpsc::UnboundedSender<StateChange>>,
-    closed: bool,
+    listeners: Listeners<StateChange>,
 }
 
 impl Hub {
@@ -107,6 +105,7 @@ impl Hub {
             info: Watched::new(None),
             troubles: Mutex::default(),
             states: Mutex::default(),
+            events: Listeners::default(),
         })
     }
 
@@ -125,11 +124,14 @@ impl Hub {
         let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, changes) = transition(log.known, event);
         log.known = known;
-        for change in changes {
-            tracing::info!(state = %change.state, session = %change.session, "connection state");
+        for &change in &changes {
             self.metrics.state(change.state);
             log.last = Some(change);
-            log.listeners.retain(|listener| listener.send(change).is_ok());
+            log.listeners.tell(change);
+        }
+        drop(log);
+        for change in changes {
+            tracing::info!(state = %change.state, session = %change.session, "connection state");
         }
     }
 
@@ -139,10 +141,10 @@ impl Hub {
     }
 
     pub(crate) fn finish_closing(&self) {
-        let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        log.closed = true;
-        log.listeners.clear();
+        let log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        log.listeners.close();
         drop(log);
+        self.events.close();
         self.closed.set(true);
     }
 
@@ -210,12 +212,7 @@ impl Hub {
     }
 
     pub(crate) fn listen(&self) -> States {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        if !log.closed {
-            log.listeners.push(sender);
-        }
-        States(receiver)
+        States(self.states.lock().unwrap_or_else(PoisonError::into_inner).listeners.listen())
     }
 
     /// Why there is no connection, in words for an error message.
@@ -267,6 +264,7 @@ impl Hub {
         };
         tokio::select! {
             biased;
+            () = self.closing() => Err(Error::closed()),
             result = work => result,
             () = self.env.sleep_until(Some(deadline)) => {
                 Err(Error::new(ErrorCode::ConnectionLost, format!("{doing}: {}", self.why_disconnected())))
@@ -279,17 +277,22 @@ impl Hub {
 ///
 /// A listener that is slow holds nobody up: what it has not read yet is kept for it. The stream ends when the
 /// client is closed.
-pub struct States(mpsc::UnboundedReceiver<StateChange>);
+pub struct States(Stream<StateChange>);
 
 impl States {
+    /// A stream that has ended.
+    pub(crate) fn ended() -> Self {
+        Self(Stream::ended())
+    }
+
     /// The next change, or none once the client is closed. Cancel safe.
     pub async fn next(&mut self) -> Option<StateChange> {
-        self.0.recv().await
+        self.0.next().await
     }
 
     /// The next change that has happened already, without waiting.
     pub fn try_next(&mut self) -> Option<StateChange> {
-        self.0.try_recv().ok()
+        self.0.try_next()
     }
 
     /// Waits for the next change to `state`, passing over others. Cancel safe, but what was passed over is gone.

@@ -152,6 +152,11 @@ impl LeaseClock {
         survivable_outage(self.timeout, self.tick)
     }
 
+    /// How long the lease lasts without an answer, wherever between two heartbeats that begins.
+    pub(crate) fn slack(&self) -> Duration {
+        slack(self.timeout, self.tick)
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -191,9 +196,25 @@ pub fn margin(timeout: Duration) -> Duration {
     (timeout / 20).max(Duration::from_millis(200)).min(timeout / 10)
 }
 
-/// The longest outage that a session survives: its timeout, less a heartbeat interval, a tick and the margin.
+/// The longest outage that a session survives: its timeout, less a heartbeat interval, a tick, the margin, and the
+/// attempt to connect that may be under way in vain when the network comes back.
 #[must_use]
 pub fn survivable_outage(timeout: Duration, tick: Duration) -> Duration {
+    let slack = slack(timeout, tick);
+    slack.saturating_sub(reconnect_attempt(slack)).saturating_sub(reconnect_delay(slack))
+}
+
+/// How long an attempt to save a session may take.
+pub(crate) fn reconnect_attempt(slack: Duration) -> Duration {
+    (slack / 8).clamp(Duration::from_millis(100), Duration::from_secs(1))
+}
+
+/// The longest wait between two such attempts.
+pub(crate) fn reconnect_delay(slack: Duration) -> Duration {
+    (slack / 16).clamp(Duration::from_millis(50), Duration::from_millis(500))
+}
+
+fn slack(timeout: Duration, tick: Duration) -> Duration {
     timeout.saturating_sub(heartbeat_interval(timeout)).saturating_sub(tick).saturating_sub(margin(timeout))
 }
 
@@ -251,7 +272,7 @@ mod tests {
 
     #[test]
     fn survivable_outage_of_the_defaults() {
-        assert_eq!(survivable_outage(30 * SECOND, DEFAULT_TICK), ms(20_500));
+        assert_eq!(survivable_outage(30 * SECOND, DEFAULT_TICK), ms(20_500 - 1_000 - 500));
         assert_eq!(survivable_outage(ms(600), ms(900)), Duration::ZERO);
     }
 

@@ -15,7 +15,7 @@ use super::{Heartbeat, Session, SessionEnd};
 use crate::env::Moment;
 use crate::error::{Error, ErrorCode};
 use crate::zk::{
-    ConnectError, ConnectRequest, Connection, EndReason, Endpoint, Operation, SessionCredentials,
+    ConnectError, ConnectRequest, Connection, EndReason, Endpoint, Operation, SessionCredentials, ZkError,
 };
 
 /// The first delay between two rounds of connecting.
@@ -31,9 +31,19 @@ const SEEK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the supervisor of `hub`.
 pub(crate) fn start(hub: &Arc<Hub>) {
-    let supervisor =
-        Supervisor { hosts: Hosts::shuffled(hub), hub: hub.clone(), current: None, links: 0, short_lived: 0 };
-    hub.env.spawn(supervisor.run());
+    let supervisor = Supervisor {
+        hosts: Hosts::shuffled(hub),
+        hub: hub.clone(),
+        current: None,
+        links: 0,
+        short_lived: 0,
+        connect_took: Duration::ZERO,
+    };
+    let guard = Guard(hub.clone());
+    hub.env.spawn(async move {
+        supervisor.run().await;
+        drop(guard);
+    });
 }
 
 struct Supervisor {
@@ -43,6 +53,8 @@ struct Supervisor {
     links: u64,
     /// How many connections in a row ended soon after they were made.
     short_lived: u32,
+    /// How long the last connect took that succeeded.
+    connect_took: Duration,
 }
 
 /// The session that lives, and its clock.
@@ -64,6 +76,21 @@ struct Attached {
     connection: Arc<dyn Connection>,
     /// When the attempt that succeeded began.
     sent: Moment,
+}
+
+/// Sees to it that nobody waits for a supervisor that is no more, however it ended.
+struct Guard(Arc<Hub>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::new(ErrorCode::Internal, "the session's supervisor has failed"));
+            if let Some(link) = self.0.link() {
+                link.session.finish(SessionEnd::Closed);
+            }
+            self.0.finish_closing();
+        }
+    }
 }
 
 impl Supervisor {
@@ -180,16 +207,21 @@ impl Supervisor {
     /// While a lease runs down, every second counts.
     fn longest_delay(&self) -> Duration {
         match &self.current {
-            Some(current) => LONGEST_DELAY.min(current.lease.survivable_outage() / 8).max(FIRST_DELAY),
+            Some(current) => lease::reconnect_delay(current.lease.slack()),
             None => LONGEST_DELAY,
         }
     }
 
-    /// How long one attempt may take: with a session to save, short enough to leave time for another server.
+    /// How long one attempt may take: with a session to save, short enough to leave time for another one, but long
+    /// enough for a network on which connecting took longer before.
     fn attempt_timeout(&self) -> Duration {
         let longest = self.hub.options.connection_timeout;
         match &self.current {
-            Some(current) => longest.min(patience(&current.lease)),
+            Some(current) => {
+                let slack = current.lease.slack();
+                let usual = (self.connect_took * 4).min(slack / 3);
+                longest.min(lease::reconnect_attempt(slack).max(usual))
+            }
             None => longest.min((self.hub.options.session_timeout / 3).max(Duration::from_secs(1))),
         }
     }
@@ -198,6 +230,7 @@ impl Supervisor {
     fn take(&mut self, Attached { connection, sent }: Attached) -> Option<Link> {
         let hub = &self.hub;
         let now = hub.env.now();
+        self.connect_took = now.since(sent);
         let granted = connection.session_timeout();
         let asked = hub.options.session_timeout;
         let tick = lease::choose_tick(hub.options.tick, asked, granted);
@@ -229,6 +262,8 @@ impl Supervisor {
         let current = self.current.as_ref()?;
         let info = session_info(current, asked, tick.warning);
         if hub.info().as_ref() != Some(&info) {
+            tracing::info!(session = %info.id, timeout = ?info.timeout, tick = ?info.tick,
+                survivable_outage = ?info.survivable_outage, "session");
             for warning in &info.warnings {
                 tracing::warn!(session = %info.id, "{warning}");
             }
@@ -366,6 +401,8 @@ async fn beat(hub: &Hub, link: &Link, lease: &mut LeaseClock) -> &'static str {
         };
         let now = hub.env.now();
         match reply {
+            // Overloaded, and alive: what it refused proves nothing, and leaving it would add to its load.
+            Err(ZkError::Throttled) => {}
             Err(error) if error.outcome_unknown() || error.can_retry() => return "a heartbeat failed",
             _ if link.connection.is_read_only() => {}
             // Any answer of the leader's will do, a refusal too: it went the same way.
@@ -396,9 +433,9 @@ async fn seek_writable(hub: &Hub, link: &Link, hosts: &mut Hosts) -> Attached {
     }
 }
 
-/// How long to wait for an answer before another server is tried: a third of the outage that can be survived.
+/// How long to wait for an answer before another server is tried: a third of the time that the lease leaves.
 fn patience(lease: &LeaseClock) -> Duration {
-    (lease.survivable_outage() / 3).max(Duration::from_millis(100)).min(lease.timeout() / 3)
+    (lease.slack() / 3).max(Duration::from_millis(100)).min(lease.timeout() / 3)
 }
 
 async fn try_connect(
@@ -466,10 +503,10 @@ async fn reap(hub: Arc<Hub>, session: Arc<Session>, link: Option<Link>, timeout:
                     let reply = tokio::select! {
                         biased;
                         reply = connection.close() => reply,
-                        () = hub.env.sleep(attempt) => Err(crate::zk::ZkError::ConnectionLost),
+                        () = hub.env.sleep(attempt) => Err(ZkError::ConnectionLost),
                     };
                     connection.abort();
-                    if matches!(reply, Ok(()) | Err(crate::zk::ZkError::SessionExpired)) {
+                    if matches!(reply, Ok(()) | Err(ZkError::SessionExpired)) {
                         return;
                     }
                 }
@@ -483,7 +520,7 @@ async fn reap(hub: Arc<Hub>, session: Arc<Session>, link: Option<Link>, timeout:
         biased;
         () = work => session.confirm_gone(),
         () = abandoned => {
-            // Nobody is left to wait for a confirmation, and the server has heard nothing for a whole timeout.
+            // Nobody is left to wait for a confirmation, and the server expires the session by itself.
             tracing::debug!(session = %session.id(), "session left to expire");
             session.confirm_gone();
         }

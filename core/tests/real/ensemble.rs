@@ -88,7 +88,7 @@ async fn a_new_leader_costs_nothing_within_the_survivable_outage() {
     assert!(back.same_session && back.session == session.id, "{back:?}");
     soon("verify", held.verify()).await.expect("still ours");
     soon("release", held.release()).await.expect("never lost");
-    assert_eq!(client.metrics().losses, 0);
+    assert_eq!(client.metrics().losses(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -59,6 +59,35 @@ async fn a_client_that_is_dropped_at_any_moment_closes_its_session() {
     observer(&server).until_children(path, SOON, <[_]>::is_empty).await.expect("nothing left");
 }
 
+/// Not a test: a process that ends with the lock in its hand.
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn careless_process() {
+    let Ok(servers) = std::env::var("FORELOCK_CARELESS") else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let client = client(&servers);
+    let held = runtime.block_on(client.mutex("/kill/careless").expect("a path").acquire()).expect("acquired");
+    std::mem::forget(held);
+    std::process::exit(0);
+}
+
+/// At the normal exit of a process its session is closed, and what it held is free at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_exits_with_the_lock_in_its_hand_frees_it_at_once() {
+    let server = fast_server();
+    let status = std::process::Command::new(std::env::current_exe().expect("this test"))
+        .args(["kill::careless_process", "--exact", "--ignored", "--nocapture"])
+        .env("FORELOCK_CARELESS", server.connect_string())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("a process");
+    assert!(status.success());
+    assert!(
+        observer(&server).children("/kill/careless").expect("listed").is_empty(),
+        "free when the process has ended"
+    );
+}
+
 /// Not a test: a process that acquires and releases until it is killed.
 #[test]
 #[ignore = "run by another test, in a process of its own"]

@@ -40,7 +40,7 @@ async fn a_node_deleted_by_an_operator_is_a_loss_at_once() {
     let node = watched(&observer, &held).await;
     observer.delete(&node).expect("deleted");
     lost_for(&held, LostReason::NodeDeleted).await;
-    eventually("counted", || client.metrics().losses == 1).await;
+    eventually("counted", || client.metrics().losses() == 1).await;
 }
 
 #[tokio::test]
@@ -77,6 +77,7 @@ async fn a_root_made_again_during_an_outage_is_told_as_such() {
     let (proxy, observer) = (proxy(&server), observer(&server));
     let path = "/losing/recreated";
     let (client, held) = holding(&proxy.handle().connect_string(), path).await;
+    let mut events = client.events();
     watched(&observer, &held).await;
     proxy.handle().refuse();
     proxy.handle().cut(Cut::Eof);
@@ -88,6 +89,12 @@ async fn a_root_made_again_during_an_outage_is_told_as_such() {
     assert!(again.token() > held.token() && again.epoch() > held.epoch());
     assert!(again.sequence() <= held.sequence(), "the numbers start anew, the token does not");
     assert_eq!(client.metrics().roots_recreated, 1);
+    let event = soon("event", events.next()).await.expect("open");
+    assert_eq!(
+        event,
+        forelock::Event::RootRecreated { path: path.to_owned(), before: held.epoch(), now: again.epoch() }
+    );
+    assert_eq!(client.metrics().losses_for(LostReason::RootRecreated), 1);
 }
 
 #[tokio::test]

@@ -165,7 +165,9 @@ impl Shared {
             // All others come before anything is sent.
             Err(error) => return Err(ConnectError::BadOptions(format!("{}: {error}", target.cluster))),
         };
-        socket::set_nodelay(&target.peers);
+        // Looks through all descriptors of the process, which can take a while: not on the engine's thread.
+        let peers = target.peers.clone();
+        let _ = tokio::task::spawn_blocking(move || socket::set_nodelay(&peers)).await;
         let session_timeout = client.session_timeout();
         *self.granted.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((request.session_timeout, session_timeout));
