@@ -40,7 +40,7 @@ fn close_all() {
     if pid != std::process::id() {
         return;
     }
-    let (done, closed) = mpsc::channel();
+    let (done, closed) = mpsc::channel::<()>();
     for hub in clients.iter().filter_map(Weak::upgrade) {
         hub.start_closing();
         let done = done.clone();
