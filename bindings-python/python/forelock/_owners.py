@@ -16,10 +16,15 @@ from .options import CURRENT, Default, Owner
 _numbers = itertools.count(1)
 
 
+def text(name: str) -> str:
+    """A name that can be encoded: lone surrogates, as from a file name of another encoding, are replaced."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
 class _PerThread(threading.local):
     def __init__(self) -> None:
         # Runs once in each thread.
-        self.key = f"thread {threading.current_thread().name}#{next(_numbers)}"
+        self.key = text(f"thread {threading.current_thread().name}#{next(_numbers)}")
         # A task runs in one thread only, so this needs no lock.
         self.tasks: weakref.WeakKeyDictionary[asyncio.Task[object], str] = weakref.WeakKeyDictionary()
 
@@ -41,7 +46,7 @@ def of_task(owner: Owner) -> str | None:
         return None
     key = _here.tasks.get(task)
     if key is None:
-        key = _here.tasks[task] = f"task {task.get_name()}#{next(_numbers)}"
+        key = _here.tasks[task] = text(f"task {task.get_name()}#{next(_numbers)}")
     return key
 
 

@@ -26,11 +26,19 @@ EXIT_SECONDS = 2.0
 """The longest that closing all clients may take at exit."""
 
 
+_not_while_forking = threading.RLock()
+"""Held by the log thread while a record is on its way, and by a thread that forks.
+
+Otherwise the child of a program with a single thread of its own could find the lock of a log file taken for good,
+by a thread of ours that it does not have.
+"""
+
+
 class Closable(Protocol):
     """A client, as far as exit is concerned."""
 
     @property
-    def native(self) -> _native.Client: ...
+    def _native(self) -> _native.Client: ...
 
 
 def _run_wakeups() -> None:
@@ -47,11 +55,12 @@ def _run_wakeups() -> None:
 def _run_records() -> None:
     while (records := _native.next_records()) is not None:
         for level, message in records:
-            try:
-                logger.log(level, "%s", message)
-            except Exception:
-                # `logging` has handlers of its own for this, so there is nobody left to tell.
-                continue
+            with _not_while_forking:
+                try:
+                    logger.log(level, "%s", message)
+                except Exception:
+                    # `logging` has ways of its own to tell, so there is nobody left who wants to know.
+                    continue
         sync_log_level()
 
 
@@ -97,8 +106,12 @@ def start_wakeups() -> None:
 
 
 def sync_log_level() -> None:
-    """Tells the engine which records are wanted at all."""
-    _native.set_log_level(logger.getEffectiveLevel())
+    """Tells the engine which records are wanted at all.
+
+    Those from INFO on always come this far: they are few, and each is an occasion to find that the level has been
+    changed since.
+    """
+    _native.set_log_level(min(logger.getEffectiveLevel(), logging.INFO))
 
 
 def register(client: Closable) -> None:
@@ -134,7 +147,7 @@ def _finalize_with_multiprocessing() -> None:
 
 def _close_all() -> None:
     """Closes the sessions of this process's open clients, within a bound. Leaves a parent's alone."""
-    closing = [client.native.close() for client in list(_clients) if not client.native.is_forked()]
+    closing = [client._native.close() for client in list(_clients) if not client._native.is_forked()]
     for operation in closing:
         operation.poll(_nothing)
     until = time.monotonic() + EXIT_SECONDS
@@ -158,11 +171,31 @@ def _at_exit() -> None:
         _records.stop()
 
 
+_forking = False
+
+
+def _before_fork() -> None:
+    global _forking
+    # A handler that hangs must not hang the fork too.
+    _forking = _not_while_forking.acquire(timeout=1.0)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking:
+        _not_while_forking.release()
+
+
 def _after_fork_in_child() -> None:
+    global _not_while_forking
+    _not_while_forking = threading.RLock()
     _wakeups.forget()
     _records.forget()
 
 
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

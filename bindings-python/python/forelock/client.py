@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Literal
 
 from . import _native, _subscriptions, _threads
+from ._owners import text
 from ._subscriptions import Subscription
 from .mutex import Mutex
 from .options import (
@@ -125,7 +126,7 @@ class BaseClient:
 
         Raises :class:`InvalidArgument` for what can't be right, and TypeError for values of another type.
         """
-        self.native = _native.Client(
+        self._native: _native.Client = _native.Client(
             servers,
             {
                 "session_timeout": session_timeout,
@@ -153,31 +154,31 @@ class BaseClient:
     @property
     def session(self) -> SessionInfo | None:
         """What the present or the last session is like, warnings included; None before the first."""
-        session = self.native.session()
+        session = self._native.session()
         if session is None:
             return None
-        *numbers, warnings = session
-        return SessionInfo(*numbers, tuple(warnings))
+        id, asked_timeout, timeout, tick, margin, survivable_outage, warnings = session
+        return SessionInfo(id, asked_timeout, timeout, tick, margin, survivable_outage, tuple(warnings))
 
     @property
     def state(self) -> StateChange | None:
         """The last change of the connection's state; None before the first connection."""
-        change = self.native.state()
+        change = self._native.state()
         return None if change is None else change_of(change)
 
     @property
     def is_closed(self) -> bool:
         """Whether the client was closed."""
-        return self.native.is_closed()
+        return self._native.is_closed()
 
     @property
     def namespace(self) -> str:
         """The path that every path lies below."""
-        return self.native.namespace()
+        return self._native.namespace()
 
     def metrics(self) -> Metrics:
         """The counts so far."""
-        return Metrics(**self.native.metrics())
+        return Metrics(**self._native.metrics())
 
     def on_state(self, callback: Callable[[StateChange], object]) -> Subscription:
         """Calls ``callback`` with every change of the connection's state from now on, in order.
@@ -185,16 +186,16 @@ class BaseClient:
         Each callback has a thread of its own: a slow one holds nobody up, and it may call the client. What it
         raises is logged.
         """
-        return _subscriptions.on_state(self.native.states(), callback)
+        return _subscriptions.on_state(self._native.states(), callback)
 
     def _native_mutex(
         self, path: str, naming: Naming, acquire_timeout: Timeout, max_hold: float | None
     ) -> _native.Mutex:
-        return self.native.mutex(path, naming, *timeout_arguments(acquire_timeout), max_hold)
+        return self._native.mutex(path, naming, *timeout_arguments(acquire_timeout), max_hold)
 
     def __repr__(self) -> str:
         name = f"{type(self).__module__}.{type(self).__name__}"
-        if self.native.is_forked():
+        if self._native.is_forked():
             return f"<{name} forked>"
         state = "closed" if self.is_closed else getattr(self.state, "state", "not connected yet")
         return f"<{name} {state}>"
@@ -217,7 +218,7 @@ class Client(BaseClient):
         :class:`ConnectionLost` naming what is wrong with each server, :class:`NotPermitted`,
         :class:`ClientClosed`, :class:`Forked`.
         """
-        self.native.connect().result()
+        self._native.connect().result()
 
     def close(self) -> None:
         """Closes the session. Every lock held in it is lost, and every acquire under way ends.
@@ -225,8 +226,8 @@ class Client(BaseClient):
         Waits for the server's answer, but no longer than ``close_timeout``. Calling it again does no harm; in a
         forked child it does nothing, since the session is the parent's.
         """
-        if not self.native.is_forked():
-            self.native.close().result()
+        if not self._native.is_forked():
+            self._native.close().result()
 
     def mutex(
         self,
@@ -250,12 +251,12 @@ class Client(BaseClient):
 
     def ensure_root(self, path: str) -> int:
         """Makes a lock's root ahead of time, with all above it, and returns its epoch (its czxid)."""
-        epoch: int = self.native.ensure_root(path).result()
+        epoch: int = self._native.ensure_root(path).result()
         return epoch
 
     def states(self) -> States:
         """The changes of the connection's state from now on, to iterate over. Ends when the client is closed."""
-        return States(self.native.states())
+        return States(self._native.states())
 
     def __enter__(self) -> Client:
         return self
@@ -267,7 +268,8 @@ class Client(BaseClient):
 
 
 def _program() -> str:
-    """The name of the running script, for the data of lock nodes."""
+    """The name of the running script or module, for the data of lock nodes."""
     argv = getattr(sys, "argv", None) or [""]
-    name = os.path.basename(argv[0])
-    return name if name not in ("", "-c", "-m") else "python"
+    path = argv[0].removesuffix("__main__.py").rstrip(os.sep)
+    name = os.path.basename(path)
+    return text(name) if name not in ("", "-c", "-m") else "python"

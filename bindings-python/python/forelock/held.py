@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 
@@ -115,6 +116,12 @@ class Held:
         """
         self._native.hand_over(owner)
 
+    def __del__(self) -> None:
+        # What was made but not initialised has no native part.
+        native = getattr(self, "_native", None)
+        if native is not None and native.is_valid():
+            warnings.warn(f"{self!r} was dropped, not released", ResourceWarning, stacklevel=2, source=self)
+
     def __repr__(self) -> str:
         state, reason = self._native.state()
         shown = state if reason is None else f"{state}: {reason}"
@@ -125,7 +132,7 @@ class HeldLock(Held):
     """A lock that was granted to this thread, and a context manager that releases it.
 
     Re-entrant acquires give further objects on the same grant; the last one to go frees the lock. Dropping one
-    releases it in the background; :meth:`release` does so and says whether it was lost in the meantime.
+    releases it in the background, with a ResourceWarning; :meth:`release` does so and says whether it was lost.
     """
 
     __slots__ = ()

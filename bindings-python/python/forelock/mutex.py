@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from . import _native, _owners
 from .errors import NotOwner
@@ -20,10 +20,17 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class _Entered(threading.local):
-    """The locks that this thread holds by `with mutex`, as a linked list, the innermost first."""
+class _Block(NamedTuple):
+    """A block of `with mutex`, and the one around it."""
 
-    top: tuple[HeldLock, object] | None = None
+    held: HeldLock
+    outer: _Block | None
+
+
+class _Entered(threading.local):
+    """The innermost block that this thread is in."""
+
+    block: _Block | None = None
 
 
 class Mutex:
@@ -61,7 +68,7 @@ class Mutex:
         holds the lock already and has lost it.
         """
         key = _owners.of_thread(owner)
-        thread = threading.current_thread().name
+        thread = _owners.text(threading.current_thread().name)
         native: _native.HeldLock = self._native.acquire(*timeout_arguments(timeout), key, thread).result()
         return HeldLock(native)
 
@@ -72,7 +79,7 @@ class Mutex:
         otherwise as :meth:`acquire`.
         """
         key = _owners.of_thread(owner)
-        operation = self._native.try_acquire(key, threading.current_thread().name)
+        operation = self._native.try_acquire(key, _owners.text(threading.current_thread().name))
         native: _native.HeldLock | None = operation.result()
         return None if native is None else HeldLock(native)
 
@@ -98,19 +105,20 @@ class Mutex:
 
     def __enter__(self) -> HeldLock:
         held = self.acquire()
-        # No call between here and the block, so that no signal handler can come in between and lose the lock.
-        self._entered.top = (held, self._entered.top)
+        block = _Block(held, self._entered.block)
+        # Nothing is called between here and the block, so no signal handler can come in between and lose it.
+        self._entered.block = block
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Releases the lock. Raises :class:`LockLost` if it was lost, unless the body has failed by itself."""
-        top = self._entered.top
-        if top is None:
+        block = self._entered.block
+        if block is None:
             raise NotOwner("this thread is in no block of this mutex", self.path)
-        held, self._entered.top = top  # type: ignore[assignment]
-        held.__exit__(kind, error, traceback)
+        self._entered.block = block.outer
+        block.held.__exit__(kind, error, traceback)
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.path}>"

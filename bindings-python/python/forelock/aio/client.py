@@ -27,7 +27,7 @@ class Client(BaseClient):
         safe. Raises :class:`ConnectionLost` naming what is wrong with each server, :class:`NotPermitted`,
         :class:`ClientClosed`, :class:`Forked`.
         """
-        await finish(self.native.connect())
+        await finish(self._native.connect())
 
     async def close(self) -> None:
         """Closes the session. Every lock held in it is lost, and every acquire under way ends.
@@ -35,8 +35,8 @@ class Client(BaseClient):
         Waits for the server's answer, but no longer than ``close_timeout``. Calling it again does no harm; in a
         forked child it does nothing, since the session is the parent's. Cancel safe: the closing goes on.
         """
-        if not self.native.is_forked():
-            await finish(self.native.close())
+        if not self._native.is_forked():
+            await finish(self._native.close())
 
     def mutex(
         self,
@@ -54,12 +54,12 @@ class Client(BaseClient):
 
     async def ensure_root(self, path: str) -> int:
         """Makes a lock's root ahead of time, with all above it, and returns its epoch (its czxid)."""
-        epoch: int = await finish(self.native.ensure_root(path))
+        epoch: int = await finish(self._native.ensure_root(path))
         return epoch
 
     def states(self) -> States:
         """The changes of the connection's state from now on, for ``async for``. Ends when the client is closed."""
-        return States(self.native.states())
+        return States(self._native.states())
 
     async def __aenter__(self) -> Client:
         return self

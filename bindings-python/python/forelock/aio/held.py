@@ -20,7 +20,7 @@ class HeldLock(Held):
     """A lock that was granted to this task, and an asynchronous context manager that releases it.
 
     Re-entrant acquires give further objects on the same grant; the last one to go frees the lock. Dropping one
-    releases it in the background; :meth:`release` does so and says whether it was lost in the meantime.
+    releases it in the background, with a ResourceWarning; :meth:`release` does so and says whether it was lost.
     """
 
     __slots__ = ()

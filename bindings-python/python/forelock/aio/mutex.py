@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from .. import _native, _owners
 from .._asyncio import finish
-from ..errors import InvalidArgument, NotOwner
+from ..errors import InvalidArgument, LockLost, NotOwner
 from ..options import CURRENT, DEFAULT, Owner, Timeout, timeout_arguments
 from ._cancel import CancelOnLost
 from .held import HeldLock
@@ -74,8 +74,9 @@ class Acquiring(Coroutine[Any, Any, HeldLock]):
             self._cancelling.stop()
             if self._cancelling.is_ours(error):
                 # The cancellation is how we told the body; outside of the block it is a loss.
-                error = None
-        await held.__aexit__(None if error is None else kind, error, traceback)
+                await held.release()
+                raise LockLost("the lock was lost", self._path, reason=held.lost_reason)
+        await held.__aexit__(kind, error, traceback)
 
 
 class Mutex:
@@ -190,4 +191,4 @@ class Mutex:
 
 def _task_name() -> str | None:
     task = _owners.current_task()
-    return None if task is None else task.get_name()
+    return None if task is None else _owners.text(task.get_name())
