@@ -84,7 +84,7 @@ $(VENV)/.dev: $(VENV)/.build
 wheel: tools $(VENV)/.build ## Build the Python wheel and install it into target/venv
 	@echo "── Python wheel"
 	@rm -rf $(TARGET)/wheels
-	@cd bindings-python && $(VENV)/bin/maturin build -q --profile dev -o $(TARGET)/wheels
+	@cd bindings-python && $(VENV)/bin/maturin build -q --profile dev --generate-stubs -o $(TARGET)/wheels
 	@$(VENV)/bin/pip install -q --force-reinstall --no-deps $(TARGET)/wheels/forelock-*.whl
 
 .PHONY: python

@@ -46,6 +46,11 @@ pub(crate) fn python_error(error: Error) -> PyErr {
     }
 }
 
+/// Whether an exception is one of ours.
+pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<python::ForelockError>(py)
+}
+
 /// One exception for each error code of the engine, with its code: for the test that none is forgotten.
 #[pyfunction]
 pub(crate) fn every_error(py: Python<'_>) -> Vec<(&'static str, Py<PyAny>)> {

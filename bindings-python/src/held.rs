@@ -1,8 +1,10 @@
 //! The held lock.
 
+use std::ffi::CString;
 use std::sync::Arc;
 
 use forelock::{LockState, OwnerKey};
+use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
 use crate::errors::python_error;
@@ -17,6 +19,30 @@ pub(crate) struct HeldLock(Arc<Engine<forelock::HeldLock>>);
 impl HeldLock {
     pub(crate) fn new(held: forelock::HeldLock) -> Self {
         Self(Arc::new(Engine::new(held)))
+    }
+}
+
+/// Says so when a lock is dropped that was not released.
+///
+/// Here and not in a `__del__`, which would be entered for every lock: a Ctrl-C that came in it would be lost.
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        if !self.0.is_valid() {
+            return;
+        }
+        let message = format!("{} was dropped, not released (token {})", self.0.path(), self.0.token());
+        Python::try_attach(|py| {
+            let pending = PyErr::take(py);
+            let category = py.get_type::<PyResourceWarning>();
+            let warned = CString::new(message).map(|message| PyErr::warn(py, &category, &message, 1));
+            if let Ok(Err(error)) = warned {
+                // Warnings are errors here, and there is nobody to raise one to.
+                error.write_unraisable(py, None);
+            }
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@
 //! - `operation` is one future of the engine, driven by a blocked thread or by an event loop.
 //! - `wakeups` carries "look again" from the engine's thread to one Python thread.
 //! - `logs` carries the engine's events to another.
+//! - `uninterrupted` is the way out of a block.
 //! - `client`, `mutex`, `held`, `states`, `options` and `errors` translate.
 
 mod client;
@@ -18,6 +19,7 @@ mod operation;
 mod options;
 mod per_process;
 mod states;
+mod uninterrupted;
 mod wakeups;
 
 /// The engine, for the Python layer of this package alone.
@@ -37,6 +39,8 @@ mod _native {
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::states::States;
+    #[pymodule_export]
+    use crate::uninterrupted::Uninterrupted;
     #[pymodule_export]
     use crate::wakeups::{next_wakeups, stop_wakeups};
 

@@ -185,11 +185,11 @@ async def test_a_grant_that_meets_a_cancellation_is_released(
         held = await aclient.mutex(path).acquire()
         task = asyncio.create_task(_acquire(arival.mutex(path)))
         await asyncio.to_thread(observer.wait_count, path, 2)
+        grants = arival.metrics().grants
         releasing = asyncio.create_task(held.release(owner=held.owner))
         await asyncio.sleep(0)
         # Blocks the loop until the grant has been made.
         ours = held.node
-        grants = arival.metrics().grants
         observer.wait_children(path, lambda names, ours=ours: ours not in names)
         until = time.monotonic() + 10
         while arival.metrics().grants == grants:

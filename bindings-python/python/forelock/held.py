@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from . import _native, _owners, _subscriptions
 from ._subscriptions import Subscription
@@ -116,12 +116,6 @@ class Held:
         """
         self._native.hand_over(owner)
 
-    def __del__(self) -> None:
-        # What was made but not initialised has no native part.
-        native = getattr(self, "_native", None)
-        if native is not None and native.is_valid():
-            warnings.warn(f"{self!r} was dropped, not released", ResourceWarning, stacklevel=2, source=self)
-
     def __repr__(self) -> str:
         state, reason = self._native.state()
         shown = state if reason is None else f"{state}: {reason}"
@@ -179,7 +173,7 @@ class HeldLock(Held):
     def __enter__(self) -> HeldLock:
         return self
 
-    def __exit__(
+    def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Releases the lock. Raises :class:`LockLost` if it was lost, unless the body has failed by itself."""
@@ -189,6 +183,14 @@ class HeldLock(Held):
             if error is None:
                 raise
             attach(ours, error)
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+    else:
+        __exit__ = _native.Uninterrupted(_exit)
 
 
 def attach(ours: ForelockError, error: BaseException) -> None:

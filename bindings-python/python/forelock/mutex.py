@@ -7,10 +7,10 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from . import _native, _owners
-from .errors import NotOwner
+from .errors import ForelockError, NotOwner
 from .held import HeldLock
 from .options import CURRENT, DEFAULT, Owner, Timeout, timeout_arguments
 
@@ -110,15 +110,28 @@ class Mutex:
         self._entered.block = block
         return held
 
-    def __exit__(
+    def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Releases the lock. Raises :class:`LockLost` if it was lost, unless the body has failed by itself."""
         block = self._entered.block
         if block is None:
             raise NotOwner("this thread is in no block of this mutex", self.path)
+        try:
+            block.held.__exit__(kind, error, traceback)
+        except ForelockError:
+            self._entered.block = block.outer
+            raise
+        # Only now, and without a call in between: when a signal cuts this off before, it is run again.
         self._entered.block = block.outer
-        block.held.__exit__(kind, error, traceback)
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+    else:
+        __exit__ = _native.Uninterrupted(_exit)
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.path}>"
