@@ -22,9 +22,8 @@ from . import _native
 logger = logging.getLogger("forelock")
 logger.addHandler(logging.NullHandler())
 
-EXIT_SECONDS = 2.0
-"""The longest that closing all clients may take at exit."""
-
+EXIT_SECONDS = 1.0
+"""The longest that closing all clients may take at exit. The engine waits for another 2 s if it has to."""
 
 _not_while_forking = threading.RLock()
 """Held by the log thread while a record is on its way, and by a thread that forks.
@@ -148,13 +147,13 @@ def _finalize_with_multiprocessing() -> None:
 def _close_all() -> None:
     """Closes the sessions of this process's open clients, within a bound. Leaves a parent's alone."""
     closing = [client._native.close() for client in list(_clients) if not client._native.is_forked()]
+    _clients.clear()
     for operation in closing:
         operation.poll(_nothing)
     until = time.monotonic() + EXIT_SECONDS
     for operation in closing:
         if not operation.wait(max(0.0, until - time.monotonic())):
             operation.cancel()
-    _clients.clear()
 
 
 def _nothing() -> None:
@@ -165,6 +164,7 @@ def _at_exit() -> None:
     global _exiting
     _exiting = True
     try:
+        # The engine does so too when the process exits, but that of a Ctrl-C ends by the signal.
         _close_all()
     finally:
         _wakeups.stop()
