@@ -491,7 +491,9 @@ impl Attempt {
     }
 
     /// Reads which transaction made each contender. Those that have gone meanwhile are left out.
-    async fn read_czxids(&self, place: &mut Place, tickets: Vec<Ticket>) -> Result<Vec<Ticket>, Turn> {
+    async fn read_czxids(&self, place: &mut Place, mut tickets: Vec<Ticket>) -> Result<Vec<Ticket>, Turn> {
+        // Our own node last: if it is there then, it was when the others were found gone.
+        tickets.sort_by_key(|ticket| ticket.guid == place.guid);
         let asked: Vec<_> = tickets
             .into_iter()
             .map(|ticket| {
