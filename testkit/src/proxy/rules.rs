@@ -43,6 +43,12 @@ impl From<Op> for Ops {
     }
 }
 
+impl From<Vec<Op>> for Ops {
+    fn from(ops: Vec<Op>) -> Self {
+        Self(ops)
+    }
+}
+
 impl<const N: usize> From<[Op; N]> for Ops {
     fn from(ops: [Op; N]) -> Self {
         Self(ops.to_vec())
