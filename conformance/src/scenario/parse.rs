@@ -435,7 +435,7 @@ mod tests {
               check lost(a) before held(b)
               check token(b) > token(a)
               check requests(a create) = 1
-              repeat 3 a try-acquire /jobs timeout 1.5s -> none";
+              repeat 3 a acquire /jobs timeout 1.5s -> none";
         let scenarios = read(text).expect("a scenario");
         let [scenario] = &scenarios[..] else { panic!("one scenario") };
         assert_eq!(scenario.actors, ["a", "b"]);

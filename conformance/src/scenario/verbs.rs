@@ -23,6 +23,9 @@ use Kind::{Duration, Flag, Number, Text};
 const ACQUIRE: &[(&str, Kind)] =
     &[("timeout", Duration), ("owner", Text), ("naming", Text), ("max-hold", Duration), ("patterns", Text)];
 
+/// What bounds it is the client's operation timeout.
+const TRY_ACQUIRE: &[(&str, Kind)] = &[("owner", Text), ("naming", Text), ("max-hold", Duration), ("patterns", Text)];
+
 /// Every verb: its name, what follows it in order, and its options.
 pub const VERBS: &[Verb] = &[
     Verb {
@@ -46,7 +49,7 @@ pub const VERBS: &[Verb] = &[
     },
     Verb { name: "ensure-root", positional: &[("path", Text)], options: &[] },
     Verb { name: "acquire", positional: &[("path", Text)], options: ACQUIRE },
-    Verb { name: "try-acquire", positional: &[("path", Text)], options: ACQUIRE },
+    Verb { name: "try-acquire", positional: &[("path", Text)], options: TRY_ACQUIRE },
     Verb { name: "enter-block", positional: &[("path", Text)], options: ACQUIRE },
     Verb { name: "leave-block", positional: &[("path", Text)], options: &[] },
     Verb { name: "throw-in-block", positional: &[("path", Text)], options: &[] },
