@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// What an agent is: a `.toml` file in `conformance/agents`.
+/// What an agent is: an `.agent.toml` file in `conformance/agents`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
@@ -85,7 +85,7 @@ impl Agent {
         for entry in fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?.flatten()
         {
             let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "toml") {
+            if entry.file_name().to_string_lossy().ends_with(".agent.toml") {
                 let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
                 let text = fs::read_to_string(&path).map_err(|error| wrong(&error))?;
                 agents.push(toml::from_str::<Self>(&text).map_err(|error| wrong(&error))?);
