@@ -37,7 +37,10 @@ class Owners:
     def __init__(self) -> None:
         self._queues: dict[str, asyncio.Queue[tuple[Request, Work]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._busy: dict[int, str] = {}
+        self._given: dict[int, str] = {}
+        """Whose each request is that has not ended."""
+        self._begun: set[int] = set()
+        self._cancelled: set[int] = set()
         self._numbers = itertools.count(1)
 
     def fresh(self) -> str:
@@ -47,22 +50,30 @@ class Owners:
         if name not in self._queues:
             self._queues[name] = asyncio.Queue()
             self._tasks[name] = asyncio.create_task(self._serve(name), name=name)
+        self._given[request.id] = name
         self._queues[name].put_nowait((request, work))
 
     def cancel(self, number: int) -> None:
-        """Cancels the task that is busy with a request."""
-        if number not in self._busy:
+        """Cancels the task that is busy with a request, or is about to be."""
+        if number not in self._given:
             raise Senseless("nothing to cancel")
-        self._tasks[self._busy[number]].cancel()
+        self._cancelled.add(number)
+        if number in self._begun:
+            self._tasks[self._given[number]].cancel()
 
     async def _serve(self, name: str) -> None:
         while True:
             request, work = await self._queues[name].get()
-            self._busy[request.id] = name
+            self._begun.add(request.id)
             try:
+                if request.id in self._cancelled:
+                    # Like a task that is cancelled before it has run: it gets no further than its first await.
+                    self._tasks[name].cancel()
                 await work(request)
             except asyncio.CancelledError:
-                # Ours, and only for this request; the task goes on.
+                if request.id not in self._cancelled:
+                    # The end of the program.
+                    raise
                 task = self._tasks[name]
                 if hasattr(task, "uncancel"):
                     task.uncancel()
@@ -70,7 +81,8 @@ class Owners:
             except Exception as error:
                 request.failed(error)
             finally:
-                del self._busy[request.id]
+                self._begun.discard(request.id)
+                del self._given[request.id]
 
 
 class Agent:
@@ -260,23 +272,25 @@ class Agent:
         except Exception as error:
             say(event="listener", error=getattr(error, "code", type(error).__name__), message=str(error))
 
+    async def _use(self, path: str) -> None:
+        await self.client.mutex(path).acquire(timeout=1)
+
     def _fork_use(self, request: Request) -> None:
         """Forks; the child uses the client, tells what came of it, and ends in order."""
         held = self._handles.find(request.path).held
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            told = "no answer"
+            told = "an error of another kind"
             try:
-                # There is nothing to wait for, so the first step must tell.
-                self.client.mutex(request.path).acquire(timeout=1).send(None)
+                asyncio.run(self._use(request.path))
+                told = "held"
             except forelock.ForelockError as error:
                 told = error.code
-            if held.is_valid():
-                told = "the child thinks that it holds"
-            os.write(writing, told.encode())
-            atexit._run_exitfuncs()
-            os._exit(0)
+            finally:
+                os.write(writing, ("the child thinks that it holds" if held.is_valid() else told).encode())
+                atexit._run_exitfuncs()
+                os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as told_by_child:
             told = told_by_child.read()

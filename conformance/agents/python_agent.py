@@ -244,24 +244,21 @@ class Agent:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            told = "held"
+            told = "an error of another kind"
             try:
                 self.client.mutex(request.path).acquire(timeout=1)
+                told = "held"
             except forelock.ForelockError as error:
                 told = error.code
-            if held.is_valid():
-                told = "the child thinks that it holds"
-            os.write(writing, told.encode())
-            atexit._run_exitfuncs()
-            os._exit(0)
+            finally:
+                os.write(writing, ("the child thinks that it holds" if held.is_valid() else told).encode())
+                atexit._run_exitfuncs()
+                os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as told_by_child:
             told = told_by_child.read()
         os.waitpid(child, 0)
-        if told == "held":
-            request.answer(told)
-        else:
-            say(id=request.id, began=request.began, error=told)
+        say(id=request.id, began=request.began, error=told)
 
     def _stall(self, request: Request) -> None:
         hold_the_interpreter(request.seconds("for") or 0.0)

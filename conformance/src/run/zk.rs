@@ -64,7 +64,12 @@ impl Play<'_> {
                 observer.wait_gone(&self.node_of(of, path)?, patience).map_err(text)?;
                 "ok".to_owned()
             }
-            ZkVerb::Exists(path) => observer.stat(&self.on_server(path)).map_err(text)?.is_some().to_string(),
+            ZkVerb::Exists(path) => {
+                let wanted = expect.is_none_or(|expect| expect.any_of.iter().any(|text| text == "true"));
+                let waited =
+                    observer.wait_stat(&self.on_server(path), patience, |stat| stat.is_some() == wanted);
+                waited.map_err(text)?.is_some().to_string()
+            }
             ZkVerb::DataContains { path, of, text: wanted } => {
                 let (data, _) = observer.get(&self.node_of(of, path)?).map_err(text)?;
                 let data = String::from_utf8_lossy(&data).into_owned();
@@ -137,7 +142,7 @@ impl Play<'_> {
             if Instant::now() > deadline {
                 return Err(format!("left behind: {left:?}"));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }

@@ -272,7 +272,7 @@ pub enum ZkVerb {
     Gone { path: String, of: String },
     /// An actor's node has data that contain a text.
     DataContains { path: String, of: String, text: String },
-    /// A node exists.
+    /// Whether a node exists; waits until it fits.
     Exists(String),
 }
 

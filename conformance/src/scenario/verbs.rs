@@ -24,7 +24,8 @@ const ACQUIRE: &[(&str, Kind)] =
     &[("timeout", Duration), ("owner", Text), ("naming", Text), ("max-hold", Duration), ("patterns", Text)];
 
 /// What bounds it is the client's operation timeout.
-const TRY_ACQUIRE: &[(&str, Kind)] = &[("owner", Text), ("naming", Text), ("max-hold", Duration), ("patterns", Text)];
+const TRY_ACQUIRE: &[(&str, Kind)] =
+    &[("owner", Text), ("naming", Text), ("max-hold", Duration), ("patterns", Text)];
 
 /// Every verb: its name, what follows it in order, and its options.
 pub const VERBS: &[Verb] = &[

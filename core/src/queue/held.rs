@@ -169,7 +169,9 @@ impl HeldLock {
     #[must_use]
     pub fn state(&self) -> LockState {
         match self.phase() {
-            Phase::Held if self.grant.is_suspect() => LockState::Suspect,
+            // The keeper may not have noticed yet that the connection is gone, when those who listen to the states
+            // have been told.
+            Phase::Held if self.grant.is_suspect() || self.core.hub.link().is_none() => LockState::Suspect,
             Phase::Held => LockState::Held,
             Phase::Lost(reason) => LockState::Lost(reason),
             Phase::Released => LockState::Released,
