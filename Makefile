@@ -101,6 +101,7 @@ examples: wheel servers $(VENV)/.dev ## The examples' own tests
 conformance: wheel servers $(VENV)/.dev ## Every scenario in every language; writes target/reports/conformance.json
 	@echo "── conformance"
 	@mkdir -p $(REPORTS)
+	@cargo build -q -p forelock-conformance
 	@cargo run -q -p forelock-conformance -- --python $(PYTHON) --report $(REPORTS)/conformance.json
 
 .PHONY: clean

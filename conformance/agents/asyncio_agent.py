@@ -213,10 +213,10 @@ class Agent:
         try:
             async with mutex as held:
                 entered = True
+                self._blocks[request.path] = block
                 request.answer("held", **grant(held))
                 say(event="body", path=request.path)
                 self._spawn(self._watch_loss(request.path, held))
-                self._blocks[request.path] = block
                 told, throw = await block.get()
                 if throw:
                     raise body_error

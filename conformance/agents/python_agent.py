@@ -183,10 +183,10 @@ class Agent:
         try:
             with mutex as held:
                 entered = True
+                self._blocks[request.path] = block
                 request.answer("held", **grant(held))
                 say(event="body", path=request.path)
                 held.on_lost(lambda reason: say_lost(request.path, held, reason))
-                self._blocks[request.path] = block
                 told, throw = block.end.get()
                 if throw:
                     raise body_error

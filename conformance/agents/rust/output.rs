@@ -19,23 +19,33 @@ pub(crate) fn result(word: impl Into<String>) -> Line {
     Line { at: Some(boot_time_ns()), result: Some(word.into()), ..Line::default() }
 }
 
-/// An error of the engine, as of now.
-pub(crate) fn error(error: &Error) -> Line {
-    failed(error.code().as_str(), error.to_string())
+/// Why something was not done.
+pub(crate) enum Failure {
+    /// The engine says so.
+    Engine(Error),
+    /// A scenario asks for what can't be done; no scenario can expect this.
+    Senseless(String),
 }
 
-/// Something that a scenario can't expect: it asks for what can't be done.
-pub(crate) fn senseless(why: impl Into<String>) -> Line {
-    failed("AGENT", why)
-}
-
-fn failed(code: &str, message: impl Into<String>) -> Line {
-    Line {
-        at: Some(boot_time_ns()),
-        error: Some(code.to_owned()),
-        message: Some(message.into()),
-        ..Line::default()
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
     }
+}
+
+/// Says that a scenario asks for what can't be done.
+pub(crate) fn senseless(why: impl Into<String>) -> Failure {
+    Failure::Senseless(why.into())
+}
+
+/// A result or a failure, as of now.
+pub(crate) fn outcome(done: Result<Line, Failure>) -> Line {
+    let (code, message) = match done {
+        Ok(line) => return line,
+        Err(Failure::Engine(error)) => (error.code().as_str(), error.to_string()),
+        Err(Failure::Senseless(why)) => ("AGENT", why),
+    };
+    Line { at: Some(boot_time_ns()), error: Some(code.to_owned()), message: Some(message), ..Line::default() }
 }
 
 /// An event, as of now.

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forelock::{
-    AcquireOptions, Client, Error, Heartbeat, LockState, Mutex, MutexOptions, Naming, Options, OwnerKey,
-    RetryPolicy, Timeout,
+    AcquireOptions, Client, Error, ErrorCode, Heartbeat, LockState, Mutex, MutexOptions, Naming, Options,
+    OwnerKey, RetryPolicy, Timeout,
 };
 use forelock_conformance::protocol::{Line, Request};
 use forelock_testkit::proxy::boot_time_ns;
 use tokio::sync::{Notify, oneshot};
 
 use crate::locks::{Block, End, Locks, describe, lost};
-use crate::output::{error, event, result, say, senseless, state};
+use crate::output::{Failure, event, outcome, result, say, senseless, state};
 
 /// One actor.
 #[derive(Default)]
@@ -45,13 +45,6 @@ fn path(request: &Request) -> &str {
     request.text("path").unwrap_or_default()
 }
 
-fn outcome(done: Result<(), Error>) -> Line {
-    match done {
-        Ok(()) => result("ok"),
-        Err(why) => error(&why),
-    }
-}
-
 impl Agent {
     /// Does what is asked, unless it is cancelled first.
     pub(crate) async fn answer(&self, request: &Request) -> Line {
@@ -61,7 +54,7 @@ impl Agent {
         let mut line = tokio::select! {
             biased;
             Ok(()) = cancelled => result("cancelled"),
-            line = self.act(request) => line,
+            done = self.act(request) => outcome(done),
         };
         self.cancels.borrow_mut().remove(&request.id);
         line.id = Some(request.id);
@@ -78,97 +71,81 @@ impl Agent {
         }
     }
 
-    fn client(&self) -> Result<Client, Line> {
+    fn client(&self) -> Result<Client, Failure> {
         self.client.borrow().clone().ok_or_else(|| senseless("there is no client"))
     }
 
-    async fn act(&self, request: &Request) -> Line {
-        self.try_act(request).await.unwrap_or_else(|line| line)
-    }
-
-    /// The errors are answers too; this way `?` leads to them.
-    async fn try_act(&self, request: &Request) -> Result<Line, Line> {
+    async fn act(&self, request: &Request) -> Result<Line, Failure> {
         match request.verb.as_str() {
-            "ping" => Ok(result("ok")),
-            "connect" => self.connect(request).await,
-            "close" => Ok(outcome(self.client()?.close().await)),
+            "ping" => {}
+            "connect" => self.connect(request).await?,
+            "close" => self.client()?.close().await?,
             "state" => {
                 let change = self.client()?.state();
-                Ok(result(change.map_or("none", |change| change.state.as_str())))
+                return Ok(result(change.map_or("none", |change| change.state.as_str())));
             }
-            "ensure-root" => Ok(outcome(self.client()?.ensure_root(path(request)).await.map(drop))),
-            "acquire" | "try-acquire" => self.acquire(request).await,
-            "enter-block" => self.enter_block(request).await,
-            "leave-block" => self.end_block(request, End::Leave).await,
-            "throw-in-block" => self.end_block(request, End::Throw).await,
+            "ensure-root" => drop(self.client()?.ensure_root(path(request)).await?),
+            "acquire" | "try-acquire" => return self.acquire(request).await,
+            "enter-block" => return self.enter_block(request).await,
+            "leave-block" => return self.end_block(request, End::Leave).await,
+            "throw-in-block" => return self.end_block(request, End::Throw).await,
             "cancel" => {
                 let cancel = request.number("of").and_then(|id| self.cancels.borrow_mut().remove(&id));
                 cancel
                     .and_then(|cancel| cancel.send(()).ok())
                     .ok_or_else(|| senseless("nothing to cancel"))?;
-                Ok(result("ok"))
             }
-            "listen" => self.listen(request),
-            "unblock-listener" => {
-                self.unblock.notify_one();
-                Ok(result("ok"))
-            }
-            "stall-runtime" => {
-                std::thread::sleep(milliseconds(request, "for").unwrap_or_default());
-                Ok(result("ok"))
-            }
-            _ => self.with_lock(request).await,
+            "listen" => self.listen(request)?,
+            "unblock-listener" => self.unblock.notify_one(),
+            "stall-runtime" => std::thread::sleep(milliseconds(request, "for").unwrap_or_default()),
+            _ => return self.with_lock(request).await,
         }
+        Ok(result("ok"))
     }
 
     /// What is done with a lock that is held, or was.
-    async fn with_lock(&self, request: &Request) -> Result<Line, Line> {
+    async fn with_lock(&self, request: &Request) -> Result<Line, Failure> {
         let handle = self.locks.find(path(request)).ok_or_else(|| senseless("no lock at that path"))?;
         let held = &handle.held;
         let owner = |name: &str| match request.text(name) {
-            Some("nobody") => None,
             Some(name) => Some(OwnerKey::new(name)),
             None => handle.owner.borrow().clone(),
         };
-        Ok(match request.verb.as_str() {
+        match request.verb.as_str() {
             "release" => {
                 let done = held.release_as(owner("by").as_ref()).await;
-                if !matches!(&done, Err(why) if why.code() == forelock::ErrorCode::NotOwner) {
-                    handle.released.replace(true);
-                }
-                outcome(done)
+                let refused = matches!(&done, Err(why) if why.code() == ErrorCode::NotOwner);
+                handle.released.replace(*handle.released.borrow() || !refused);
+                done?;
             }
             "hand-over" => {
                 let to = owner("to");
-                let done = held.hand_over(to.clone());
-                if done.is_ok() {
-                    handle.owner.replace(to);
-                }
-                outcome(done)
+                held.hand_over(to.clone())?;
+                handle.owner.replace(to);
             }
             "is-valid" => {
                 let valid = held.is_valid();
-                result(valid.to_string())
+                return Ok(result(valid.to_string()));
             }
-            "lock-state" => result(match held.state() {
-                LockState::Held => "held".to_owned(),
-                LockState::Suspect => "suspect".to_owned(),
-                LockState::Lost(reason) => format!("lost {reason}"),
-                LockState::Released => "released".to_owned(),
-            }),
-            "verify" => outcome(held.verify().await),
-            "ensure" => outcome(held.ensure(milliseconds(request, "min").unwrap_or_default())),
-            "supersede" => {
-                held.mark_superseded();
-                result("ok")
+            "lock-state" => {
+                return Ok(result(match held.state() {
+                    LockState::Held => "held".to_owned(),
+                    LockState::Suspect => "suspect".to_owned(),
+                    LockState::Lost(reason) => format!("lost {reason}"),
+                    LockState::Released => "released".to_owned(),
+                }));
             }
-            other => senseless(format!("the Rust agent can't {other}")),
-        })
+            "verify" => held.verify().await?,
+            "ensure" => held.ensure(milliseconds(request, "min").unwrap_or_default())?,
+            "supersede" => held.mark_superseded(),
+            other => return Err(senseless(format!("the Rust agent can't {other}"))),
+        }
+        Ok(result("ok"))
     }
 
-    async fn connect(&self, request: &Request) -> Result<Line, Line> {
-        let client = Client::with_options(request.text("servers").unwrap_or_default(), options(request)?)
-            .map_err(|why| error(&why))?;
+    async fn connect(&self, request: &Request) -> Result<(), Failure> {
+        let servers = request.text("servers").unwrap_or_default();
+        let client = Client::with_options(servers, options(request)?)?;
         let mut states = client.states();
         tokio::task::spawn_local(async move {
             while let Some(change) = states.next().await {
@@ -176,49 +153,44 @@ impl Agent {
             }
         });
         self.client.replace(Some(client.clone()));
-        if request.args.contains_key("lazily") {
-            return Ok(result("ok"));
+        if !request.args.contains_key("lazily") {
+            client.connect().await?;
         }
-        Ok(outcome(client.connect().await))
+        Ok(())
     }
 
-    fn mutex(&self, request: &Request) -> Result<Mutex, Line> {
-        let mut options = MutexOptions::default();
-        options.naming = match request.text("naming") {
+    fn mutex(&self, request: &Request) -> Result<Mutex, Failure> {
+        let naming = match request.text("naming") {
             None | Some("curator") => Naming::Curator,
             Some("kazoo") => Naming::Kazoo,
             Some("epoch") => Naming::Epoch,
             Some(other) => return Err(senseless(format!("no naming is called {other}"))),
         };
-        options.max_hold = milliseconds(request, "max-hold");
-        if let Some(timeout) = milliseconds(request, "timeout") {
-            options.acquire_timeout = Timeout::After(timeout);
-        }
-        self.client()?.mutex_with(path(request), options).map_err(|why| error(&why))
+        let options = MutexOptions {
+            naming,
+            max_hold: milliseconds(request, "max-hold"),
+            acquire_timeout: milliseconds(request, "timeout").map_or(Timeout::Default, Timeout::After),
+        };
+        Ok(self.client()?.mutex_with(path(request), options)?)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Line, Line> {
+    async fn acquire(&self, request: &Request) -> Result<Line, Failure> {
         let mutex = self.mutex(request)?;
         let owner = request.text("owner").map(OwnerKey::new);
-        let mut options = AcquireOptions::default();
-        options.owner.clone_from(&owner);
-        if let Some(timeout) = milliseconds(request, "timeout") {
-            options.timeout = Timeout::After(timeout);
-        }
+        let options = AcquireOptions { owner: owner.clone(), ..AcquireOptions::default() };
         let held = if request.verb == "try-acquire" {
-            mutex.try_acquire_with(options).await
+            mutex.try_acquire_with(options).await?
         } else {
-            mutex.acquire_with(options).await.map(Some)
+            Some(mutex.acquire_with(options).await?)
         };
         let at = boot_time_ns();
         Ok(match held {
-            Ok(Some(held)) => Line { at: Some(at), ..self.locks.keep(path(request), owner, held) },
-            Ok(None) => Line { at: Some(at), ..result("none") },
-            Err(why) => Line { at: Some(at), ..error(&why) },
+            Some(held) => Line { at: Some(at), ..self.locks.keep(path(request), owner, held) },
+            None => Line { at: Some(at), ..result("none") },
         })
     }
 
-    async fn enter_block(&self, request: &Request) -> Result<Line, Line> {
+    async fn enter_block(&self, request: &Request) -> Result<Line, Failure> {
         let mutex = self.mutex(request)?;
         let (end, told) = oneshot::channel();
         let (say_entered, entered) = oneshot::channel();
@@ -245,7 +217,7 @@ impl Agent {
             let line = match mutex.with(body).await {
                 Ok(()) => result("ok"),
                 Err(BlockError::Body) => result("body-error"),
-                Err(BlockError::Engine(why)) => error(&why),
+                Err(BlockError::Engine(why)) => outcome(Err(why.into())),
             };
             let _ = say_ended.send(line);
         });
@@ -255,18 +227,18 @@ impl Agent {
                 Ok(line)
             }
             // The body was never run, and its sender is gone with it.
-            Err(_) => Ok(ended.await.unwrap_or_else(|_| senseless("the block is gone"))),
+            Err(_) => ended.await.map_err(|_| senseless("the block is gone")),
         }
     }
 
-    async fn end_block(&self, request: &Request, how: End) -> Result<Line, Line> {
+    async fn end_block(&self, request: &Request, how: End) -> Result<Line, Failure> {
         let block = self.locks.take_block(path(request)).ok_or_else(|| senseless("no block at that path"))?;
         let _ = block.end.send(how);
-        Ok(block.ended.await.unwrap_or_else(|_| senseless("the block is gone")))
+        block.ended.await.map_err(|_| senseless("the block is gone"))
     }
 
     /// A listener that does something when it sees a state.
-    fn listen(&self, request: &Request) -> Result<Line, Line> {
+    fn listen(&self, request: &Request) -> Result<(), Failure> {
         let client = self.client()?;
         let mut states = client.states();
         let (what, place) = (request.text("do").unwrap_or_default().to_owned(), path(request).to_owned());
@@ -274,35 +246,31 @@ impl Agent {
         let unblock = self.unblock.clone();
         tokio::task::spawn_local(async move {
             while let Some(change) = states.next().await {
-                if change.state.as_str() != on {
-                    continue;
+                if change.state.as_str() == on {
+                    break;
                 }
-                let line = match what.as_str() {
-                    "acquire" => match client.mutex(&place) {
-                        Ok(mutex) => match mutex.acquire().await {
-                            Ok(held) => match held.release().await {
-                                Ok(()) => result("held"),
-                                Err(why) => error(&why),
-                            },
-                            Err(why) => error(&why),
-                        },
-                        Err(why) => error(&why),
-                    },
-                    "block" => {
-                        unblock.notified().await;
-                        result("ok")
-                    }
-                    other => senseless(format!("no listener can {other}")),
-                };
-                say(&Line { event: Some("listener".to_owned()), ..line });
-                return;
             }
+            let done = match what.as_str() {
+                "acquire" => acquire_and_release(&client, &place).await,
+                "block" => {
+                    unblock.notified().await;
+                    Ok(result("ok"))
+                }
+                other => Err(senseless(format!("no listener can {other}"))),
+            };
+            say(&Line { event: Some("listener".to_owned()), ..outcome(done) });
         });
-        Ok(result("ok"))
+        Ok(())
     }
 }
 
-fn options(request: &Request) -> Result<Options, Line> {
+async fn acquire_and_release(client: &Client, path: &str) -> Result<Line, Failure> {
+    let held = client.mutex(path)?.acquire().await?;
+    held.release().await?;
+    Ok(result("held"))
+}
+
+fn options(request: &Request) -> Result<Options, Failure> {
     let mut options = Options::default();
     let set = |field: &mut Duration, name: &str| {
         if let Some(value) = milliseconds(request, name) {

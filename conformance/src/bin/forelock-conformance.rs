@@ -122,12 +122,18 @@ fn play(stage: &Stage, cells: &[Cell], jobs: usize) -> Vec<CellResult> {
     })
 }
 
+/// A row: a scenario, and the version of its server.
+type Row = (String, &'static str);
+/// A column's cells in a row: how each ended, and how long it took.
+type Marks = Vec<(&'static str, Duration)>;
+
 /// The table: a row for each scenario and server, a column for each agent and one for the mixtures.
 struct Table {
     columns: Vec<String>,
     width: usize,
-    missing: BTreeMap<(String, &'static str), usize>,
-    marks: BTreeMap<(String, &'static str), BTreeMap<String, Vec<(&'static str, Duration)>>>,
+    /// How many cells of a row are not done yet.
+    missing: BTreeMap<Row, usize>,
+    marks: BTreeMap<Row, BTreeMap<String, Marks>>,
 }
 
 impl Table {
@@ -147,7 +153,7 @@ impl Table {
         table
     }
 
-    fn key(cell: &Cell) -> (String, &'static str) {
+    fn key(cell: &Cell) -> Row {
         (cell.scenario.name.clone(), cell.version.as_str())
     }
 

@@ -280,15 +280,14 @@ impl Play<'_> {
         let at = boot_time_ns();
         self.note("server", "server", None, at);
         let server = &self.lease.server;
-        let done = match verb {
-            ServerVerb::Stop => Ok(server.stop()),
-            ServerVerb::Kill => Ok(server.kill()),
-            ServerVerb::Pause => Ok(server.pause()),
-            ServerVerb::Resume => Ok(server.resume()),
-            ServerVerb::Start | ServerVerb::Restart => server.restart(),
-            ServerVerb::Wipe => server.wipe(),
-        };
-        done.map_err(|error| error.to_string())?;
+        match verb {
+            ServerVerb::Stop => server.stop(),
+            ServerVerb::Kill => server.kill(),
+            ServerVerb::Pause => server.pause(),
+            ServerVerb::Resume => server.resume(),
+            ServerVerb::Start | ServerVerb::Restart => server.restart().map_err(|error| error.to_string())?,
+            ServerVerb::Wipe => server.wipe().map_err(|error| error.to_string())?,
+        }
         came("ok")
     }
 

@@ -158,6 +158,11 @@ impl Grant {
         self.suspect.load(Ordering::Acquire)
     }
 
+    /// Our node was found where it belongs, on the present connection.
+    pub(crate) fn looked_at(&self) {
+        self.suspect.store(false, Ordering::Release);
+    }
+
     /// Waits until somebody asks for the lock back. Cancel safe.
     pub(crate) async fn revocation_asked(&self) {
         self.revocation.wait_until(|asked| *asked).await;
@@ -247,7 +252,7 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
         match event {
             OwnEvent::Armed { revoked, .. } => {
                 refusals = 0;
-                grant.suspect.store(false, Ordering::Release);
+                grant.looked_at();
                 if revoked {
                     grant.revocation.set(true);
                 }

@@ -217,7 +217,9 @@ impl HeldLock {
                     }
                     there = ask => there.map_err(|error| error.at(grant.path.as_str()))?,
                 };
-                if !there {
+                if there {
+                    grant.looked_at();
+                } else {
                     grant.lose(grant.session.over().map_or(LostReason::NodeDeleted, LostReason::from));
                 }
                 match grant.phase(core.env.now()) {
