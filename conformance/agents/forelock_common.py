@@ -52,7 +52,7 @@ def grant(held: Held) -> dict[str, Any]:
 def say_state(change: StateChange) -> None:
     """Says that a state was seen."""
     same = change.same_session if change.state is ConnectionState.RECONNECTED else None
-    say(event="state", at=now(), state=change.state.value, same_session=same)
+    say(event="state", at=now(), state=change.state.value, session=change.session, same_session=same)
 
 
 def say_lost(path: str, held: Held, reason: LostReason) -> None:

@@ -66,7 +66,8 @@ class Agent:
                 raise Senseless(f"kazoo's agent can't {request.verb}")
 
     def _say_state(self, state: KazooState) -> None:
-        say(event="state", at=now(), state=str(state))
+        session, _ = self.client.client_id or (None, None)
+        say(event="state", at=now(), state=str(state), session=session)
 
     def _acquire(self, request: Request) -> None:
         patterns = tuple(request.args.get("patterns", "").split())

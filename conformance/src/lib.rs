@@ -9,6 +9,7 @@
 
 pub mod actor;
 pub mod agents;
+pub mod lateness;
 pub mod matrix;
 pub mod protocol;
 pub mod report;

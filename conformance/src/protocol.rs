@@ -70,6 +70,9 @@ pub struct Line {
     /// The state, for `state`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The session that a state is about, as a signed number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<i64>,
     /// Whether the session is the one from before, for `state` RECONNECTED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same_session: Option<bool>,

@@ -58,6 +58,7 @@ pub(crate) fn state(change: StateChange) -> Line {
     let reconnected = change.state == ConnectionState::Reconnected;
     Line {
         state: Some(change.state.as_str().to_owned()),
+        session: Some(change.session.0),
         same_session: reconnected.then_some(change.same_session),
         ..event("state")
     }

@@ -31,12 +31,13 @@ impl Play<'_> {
                 let Some(gap) = a.checked_sub(b).map(Duration::from_nanos) else {
                     return Err(format!("it is {:?} before", Duration::from_nanos(b - a)));
                 };
-                if limits.contains(&gap) { Ok(()) } else { Err(format!("it is {gap:?} after")) }
+                if self.in_time(gap, limits, b, a) { Ok(()) } else { Err(format!("it is {gap:?} after")) }
             }
             Check::Elapsed(of, limits) => {
                 let moment = |what: &str| self.moment(&Moment { what: what.to_owned(), ..of.clone() });
-                let took = Duration::from_nanos(moment("ended")?.saturating_sub(moment("started")?));
-                if limits.contains(&took) { Ok(()) } else { Err(format!("it took {took:?}")) }
+                let (from, to) = (moment("started")?, moment("ended")?);
+                let took = Duration::from_nanos(to.saturating_sub(from));
+                if self.in_time(took, limits, from, to) { Ok(()) } else { Err(format!("it took {took:?}")) }
             }
         }
     }
@@ -59,7 +60,7 @@ impl Play<'_> {
             Term::Token(actor) => told(grant(actor)?.token),
             Term::Epoch(actor) => told(grant(actor)?.epoch),
             Term::Sequence(actor) => told(grant(actor)?.sequence),
-            Term::Session(actor) => Ok(self.session(actor)?.0),
+            Term::Session(actor) => self.session(actor),
             Term::Requests(actor, kind) => {
                 let player = self.player(actor)?;
                 let entries = player.proxy.journal().since(player.mark);

@@ -7,6 +7,7 @@ mod steps;
 mod zk;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use forelock_testkit::{FaultProxy, Observer};
 
 use crate::actor::{Actor, Transcript};
 use crate::agents::Settings;
+use crate::lateness::Lateness;
 use crate::matrix::Cell;
 use crate::report::Outcome;
 use crate::scenario::{Action, Scenario, ServerVerb};
@@ -37,6 +39,7 @@ pub struct Stage {
     pub pool: Pool,
     /// Where the agents' programs are.
     pub settings: Settings,
+    lateness: Lateness,
     count: AtomicU32,
 }
 
@@ -44,7 +47,7 @@ impl Stage {
     /// A stage with servers of its own.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { pool: Pool::default(), settings, count: AtomicU32::new(0) }
+        Self { pool: Pool::default(), settings, lateness: Lateness::watch(), count: AtomicU32::new(0) }
     }
 
     /// Plays a cell, and says what came of it and how long it took.
@@ -119,7 +122,7 @@ struct Play<'a> {
     grants: BTreeMap<String, Granted>,
     names: BTreeMap<String, i64>,
     holds: Holds,
-    _stage: &'a Stage,
+    stage: &'a Stage,
 }
 
 impl<'a> Play<'a> {
@@ -169,7 +172,7 @@ impl<'a> Play<'a> {
             grants: BTreeMap::new(),
             names: BTreeMap::new(),
             holds: Holds::default(),
-            _stage: stage,
+            stage,
         })
     }
 
@@ -235,6 +238,19 @@ impl<'a> Play<'a> {
         }
         text += &format!("\nthe server's log:\n{}", self.lease.server.log_tail());
         text
+    }
+
+    /// Whether a time is within limits; the upper one is extended by how late the machine was meanwhile.
+    fn in_time(&self, took: Duration, limits: &RangeInclusive<Duration>, from: u64, to: u64) -> bool {
+        // A probe that could not run either notes it only when it runs again.
+        const AFTERMATH: u64 = 200_000_000;
+        if limits.contains(&took) {
+            return true;
+        }
+        let late = self.stage.lateness.between(from, to + AFTERMATH);
+        self.transcript
+            .note(format!("-- {took:?} is not within {limits:?}; the machine was late by {late:?}"));
+        (*limits.start()..=*limits.end() + late).contains(&took)
     }
 
     /// A path of the scenario, as the server knows it.

@@ -24,17 +24,20 @@ fn came(result: impl Into<String>) -> Came {
 
 impl Play<'_> {
     pub(super) fn step(&mut self, step: &Step) -> Result<(), String> {
-        let began = Instant::now();
+        let began = boot_time_ns();
         let (result, took) = self.act(step)?;
+        let ended = boot_time_ns();
         let Some(expect) = &step.expect else {
             return if result.starts_with("error") { Err(result) } else { Ok(()) };
         };
         if !expect.any_of.contains(&result) {
             return Err(format!("it is `{result}`, not `{}`", expect.any_of.join(" | ")));
         }
-        let took = took.unwrap_or_else(|| began.elapsed());
+        let took = took.unwrap_or(Duration::from_nanos(ended - began));
+        // An operation that was begun with `&` began before the step that awaits it.
+        let began = began.min(ended.saturating_sub(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)));
         match &expect.within {
-            Some(limits) if !limits.contains(&took) => {
+            Some(limits) if !self.in_time(took, limits, began, ended) => {
                 Err(format!("`{result}` took {took:?}, not {limits:?}"))
             }
             _ => Ok(()),

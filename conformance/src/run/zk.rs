@@ -7,6 +7,7 @@ use forelock_testkit::proxy::{What, boot_time_ns};
 
 use super::Play;
 use super::steps::Came;
+use crate::protocol::Line;
 use crate::scenario::{Expectation, ZkVerb};
 
 /// For how long a node may outlive the end of its agent.
@@ -40,7 +41,8 @@ impl Play<'_> {
                 "ok".to_owned()
             }
             ZkVerb::EndSession(actor) => {
-                let (session, password) = self.session(actor)?;
+                let session = self.session(actor)?;
+                let password = self.password(actor, session)?;
                 let proxy = &self.player(actor)?.proxy;
                 // Or the client would take its session back before it is ended.
                 proxy.refuse();
@@ -98,16 +100,21 @@ impl Play<'_> {
         }
     }
 
-    /// An actor's session and its password, as the proxy last saw them.
-    pub(super) fn session(&self, actor: &str) -> Result<(i64, Vec<u8>), String> {
+    /// An actor's session, as it was told last.
+    pub(super) fn session(&self, actor: &str) -> Result<i64, String> {
+        let told = |line: &Line| line.session;
+        let session = self.player(actor)?.actor.look(|inbox| inbox.events("state").filter_map(told).last());
+        session.ok_or_else(|| format!("{actor} was told of no session"))
+    }
+
+    /// The password of a session, as the proxy saw it.
+    fn password(&self, actor: &str, of: i64) -> Result<Vec<u8>, String> {
         let entries = self.player(actor)?.proxy.journal().all();
-        let connected = entries.iter().rev().find_map(|entry| match &entry.what {
-            What::Connected { session, password, timeout_ms: 1.. } if *session != 0 => {
-                Some((*session, password.clone()))
-            }
+        let password = entries.iter().find_map(|entry| match &entry.what {
+            What::Connected { session, password, .. } if *session == of => Some(password.clone()),
             _ => None,
         });
-        connected.ok_or_else(|| format!("{actor} has no session"))
+        password.ok_or_else(|| format!("the proxy of {actor} saw no session {of:#x}"))
     }
 
     fn count_watches(

@@ -19,7 +19,7 @@ pub enum Term {
     Epoch(String),
     /// The number of the node in an actor's latest grant.
     Sequence(String),
-    /// An actor's session, as the proxy last saw it.
+    /// An actor's session, as its last state told.
     Session(String),
     /// Requests of an actor since the start or its last `net mark`: of one kind, or all but heartbeats.
     Requests(String, Option<String>),

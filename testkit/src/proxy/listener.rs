@@ -1,10 +1,10 @@
 //! The proxy's port: reserved for its life, listened on when it accepts.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -94,7 +94,7 @@ impl Listeners {
             let socket = bound(addr)?;
             socket.listen(1024)?;
             socket.set_nonblocking(true)?;
-            let listener = TcpListener::from_std(socket.into())?;
+            let listener = Listening(TcpListener::from_std(socket.into())?);
             accepting.push(runtime.spawn(accept(listener, shared.clone())));
         }
         Ok(())
@@ -112,9 +112,19 @@ impl Listeners {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+/// A socket that stops listening when it is dropped, whoever else has a copy: a child process that is just being
+/// started has one until it runs its program, and would keep the port open for as long.
+struct Listening(TcpListener);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = SockRef::from(&self.0).shutdown(Shutdown::Both);
+    }
+}
+
+async fn accept(listener: Listening, shared: Arc<Shared>) {
     loop {
-        match listener.accept().await {
+        match listener.0.accept().await {
             Ok((client, _)) => {
                 tokio::spawn(serve(shared.clone(), shared.add_connection(), client));
             }
