@@ -490,41 +490,40 @@ async fn reap(hub: Arc<Hub>, session: Arc<Session>, link: Option<Link>, timeout:
     let mut hosts = Hosts::shuffled(&hub);
     let mut tries = 0;
     let attempt = hub.options.connection_timeout.min((timeout / 3).max(Duration::from_millis(250)));
-    let abandoned = async {
+    let mut abandoned = std::pin::pin!(async {
         hub.closing().await;
         hub.env.sleep(timeout).await;
-    };
-    let work = async {
-        loop {
-            match try_connect(&hub, &hosts.next(), Some(session.credentials.clone()), attempt).await {
-                Err(ConnectError::SessionExpired) => return,
-                Err(error) => tracing::debug!(session = %session.id(), %error, "session not closed yet"),
-                Ok(connection) => {
-                    let reply = tokio::select! {
-                        biased;
-                        reply = connection.close() => reply,
-                        () = hub.env.sleep(attempt) => Err(ZkError::ConnectionLost),
-                    };
-                    connection.abort();
-                    if matches!(reply, Ok(()) | Err(ZkError::SessionExpired)) {
-                        return;
-                    }
+    });
+    loop {
+        // An attempt is never given up halfway: it would leave the session attached anew, for another timeout.
+        match try_connect(&hub, &hosts.next(), Some(session.credentials.clone()), attempt).await {
+            Err(ConnectError::SessionExpired) => break,
+            Err(error) => tracing::debug!(session = %session.id(), %error, "session not closed yet"),
+            Ok(connection) => {
+                let reply = tokio::select! {
+                    biased;
+                    reply = connection.close() => reply,
+                    () = hub.env.sleep(attempt) => Err(ZkError::ConnectionLost),
+                };
+                connection.abort();
+                if matches!(reply, Ok(()) | Err(ZkError::SessionExpired)) {
+                    break;
                 }
             }
-            let delay = jittered(backoff(FIRST_DELAY, LONGEST_REAP_DELAY, tries), hub.env.fraction());
-            hub.env.sleep(delay).await;
-            tries += 1;
         }
-    };
-    tokio::select! {
-        biased;
-        () = work => session.confirm_gone(),
-        () = abandoned => {
-            // Nobody is left to wait for a confirmation, and the server expires the session by itself.
-            tracing::debug!(session = %session.id(), "session left to expire");
-            session.confirm_gone();
+        let delay = jittered(backoff(FIRST_DELAY, LONGEST_REAP_DELAY, tries), hub.env.fraction());
+        tries += 1;
+        tokio::select! {
+            biased;
+            () = &mut abandoned => {
+                // Nobody is left to wait for a confirmation, and the server expires the session by itself.
+                tracing::debug!(session = %session.id(), "session left to expire");
+                break;
+            }
+            () = hub.env.sleep(delay) => {}
         }
     }
+    session.confirm_gone();
 }
 
 fn session_info(current: &Current, asked: Duration, tick_warning: Option<String>) -> SessionInfo {
