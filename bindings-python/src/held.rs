@@ -8,7 +8,7 @@ use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
 use crate::errors::python_error;
-use crate::guard::Engine;
+use crate::guard::{Engine, guarded};
 use crate::operation::{Operation, Value};
 use crate::options::seconds;
 
@@ -81,7 +81,8 @@ impl HeldLock {
     }
 
     fn ensure(&self, minimum: f64) -> PyResult<()> {
-        self.0.ensure(seconds("min", minimum)?).map_err(python_error)
+        let minimum = seconds("min", minimum)?;
+        guarded(|| self.0.ensure(minimum)).map_err(python_error)
     }
 
     /// The state, and the reason if it is lost.
@@ -128,7 +129,7 @@ impl HeldLock {
 
     #[pyo3(signature = (owner))]
     fn hand_over(&self, owner: Option<String>) -> PyResult<()> {
-        self.0.hand_over(owner.map(OwnerKey::new)).map_err(python_error)
+        guarded(|| self.0.hand_over(owner.map(OwnerKey::new))).map_err(python_error)
     }
 
     /// Releases the lock on behalf of `owner`.
