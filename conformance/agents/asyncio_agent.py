@@ -165,6 +165,8 @@ class Agent:
                 return (lambda request: self._hand_over(request, handle)), request.args["to"]
             case "verify":
                 return (lambda request: self._verify(request, handle)), self._owners.fresh()
+            case "await-revocation":
+                return (lambda request: self._await_revocation(request, handle)), self._owners.fresh()
         raise cannot(request)
 
     async def _connect(self, request: Request) -> None:
@@ -246,6 +248,10 @@ class Agent:
 
     async def _verify(self, request: Request, handle: Handle[aio.HeldLock]) -> None:
         await handle.held.verify()
+        request.answer("ok")
+
+    async def _await_revocation(self, request: Request, handle: Handle[aio.HeldLock]) -> None:
+        await handle.held.wait_revocation_asked()
         request.answer("ok")
 
     async def _listen(self, request: Request) -> None:

@@ -144,6 +144,8 @@ class Agent:
                 return (lambda request: self._hand_over(request, handle)), request.args["to"]
             case "verify":
                 return (lambda request: self._verify(request, handle)), self._owners.fresh()
+            case "await-revocation":
+                return (lambda request: self._await_revocation(request, handle)), self._owners.fresh()
         raise cannot(request)
 
     def _connect(self, request: Request) -> None:
@@ -216,6 +218,10 @@ class Agent:
 
     def _verify(self, request: Request, handle: Handle[forelock.HeldLock]) -> None:
         handle.held.verify()
+        request.answer("ok")
+
+    def _await_revocation(self, request: Request, handle: Handle[forelock.HeldLock]) -> None:
+        handle.held.wait_revocation_asked()
         request.answer("ok")
 
     def _listen(self, request: Request) -> None:

@@ -79,10 +79,13 @@ impl Actor {
     /// When the program can't be run.
     pub fn start(name: &str, mut command: Command, transcript: Transcript) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe. An agent that is frozen would outlive a runner that is killed.
+        // SAFETY: both calls are async-signal-safe.
         unsafe {
             command.pre_exec(|| {
+                // An agent that is frozen would outlive a runner that is killed.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // A runner in the background of a shell ignores Ctrl-C, and its children would too.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             });
         }

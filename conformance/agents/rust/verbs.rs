@@ -137,6 +137,7 @@ impl Agent {
             }
             "verify" => held.verify().await?,
             "ensure" => held.ensure(milliseconds(request, "min").unwrap_or_default())?,
+            "await-revocation" => held.revocation_asked().await,
             "supersede" => held.mark_superseded(),
             other => return Err(senseless(format!("the Rust agent can't {other}"))),
         }

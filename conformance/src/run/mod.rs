@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent may take to end: longer than the engine takes to close a session that it can't reach.
 const END_PATIENCE: Duration = Duration::from_secs(12);
+/// What a program that is well never writes to its stderr.
+const ALARMS: [&str; 4] = ["Traceback", "Exception ignored", "panicked at", "Fatal Python error"];
 /// How many entries of a proxy's journal a failure shows.
 const JOURNAL_SHOWN: usize = 60;
 
@@ -219,6 +221,12 @@ impl<'a> Play<'a> {
         }
         for player in self.players.values_mut().filter(|player| player.actor.is_unfinished()) {
             player.actor.end(END_PATIENCE)?;
+        }
+        for (name, player) in &self.players {
+            let said = player.actor.stderr_tail();
+            if let Some(alarm) = ALARMS.iter().find(|alarm| said.contains(*alarm)) {
+                return Err(format!("the log of {name} says `{alarm}`"));
+            }
         }
         if !killed { self.check_nothing_left() } else { Ok(()) }
     }

@@ -60,6 +60,7 @@ pub const VERBS: &[Verb] = &[
     Verb { name: "lock-state", positional: &[("path", Text)], options: &[] },
     Verb { name: "verify", positional: &[("path", Text)], options: &[] },
     Verb { name: "ensure", positional: &[("path", Text), ("min", Duration)], options: &[] },
+    Verb { name: "await-revocation", positional: &[("path", Text)], options: &[] },
     Verb { name: "supersede", positional: &[("path", Text)], options: &[] },
     Verb { name: "state", positional: &[], options: &[] },
     Verb { name: "listen", positional: &[("do", Text), ("path", Text), ("on", Text)], options: &[] },
