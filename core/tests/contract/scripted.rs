@@ -188,8 +188,16 @@ async fn every_error_code_has_its_meaning() {
         peer.send(&[reply(xid, code, &[])]).await;
         assert_eq!(deleted.await, Err(meaning), "{code}");
     }
+    // A server's settings do not allow these: not applied, and the message says which setting.
+    for code in [-6, -120, -126] {
+        let deleted = connection.delete("/a", None);
+        let (xid, ..) = peer.request().await.expect("a delete");
+        peer.send(&[reply(xid, code, &[])]).await;
+        let error = deleted.await.unwrap_err();
+        assert!(matches!(error, ZkError::Refused(_)) && !error.outcome_unknown(), "{code}: {error:?}");
+    }
     // Whatever else a server may say: it never passes for a refusal that left everything as it was.
-    for code in [-1, -2, -3, -4, -5, -6, -7, -13, -120, -122, -123, -126, -999] {
+    for code in [-1, -2, -3, -4, -5, -7, -13, -122, -123, -999] {
         let deleted = connection.delete("/a", None);
         let (xid, ..) = peer.request().await.expect("a delete");
         peer.send(&[reply(xid, code, &[])]).await;
