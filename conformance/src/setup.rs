@@ -44,7 +44,16 @@ impl Setup {
             agents.retain(|agent| agent.role == Role::Peer || only.contains(&agent.name));
         }
         let scenarios = scenario::read_folder(&here.join("scenarios")).map_err(|error| error.to_string())?;
-        let scenarios: Vec<_> = scenarios.into_iter().map(Arc::new).collect();
+        let scenarios: Vec<_> = scenarios
+            .into_iter()
+            .map(|mut scenario| {
+                // Reports name files as anyone finds them, not as they lie on this machine.
+                if let Some(inside) = here.parent().and_then(|root| scenario.file.strip_prefix(root).ok()) {
+                    scenario.file = inside.to_owned();
+                }
+                Arc::new(scenario)
+            })
+            .collect();
         matrix::cells(&scenarios, &agents)
     }
 }
