@@ -1,10 +1,18 @@
 //! The lease clock: until when a session can be relied on.
 //!
 //! A server answers for itself, and tells the leader which sessions it has heard from only with its answers to
-//! the leader's pings. So an answered request proves nothing yet. But both travel on one TCP connection: once a
-//! heartbeat has been answered that was *sent* at least a tick after an earlier request was *answered*, the
-//! leader has heard of that earlier request, and will not expire the session before a full timeout has passed
-//! since. The time of sending counts, since the server can't have seen a request before it was sent.
+//! the leader's pings. So an answered request proves nothing yet. But requests, pings and their answers travel on
+//! one TCP connection between the two servers, each way in order:
+//!
+//! 1. A heartbeat that is *sent* at least a tick after an earlier request was *answered* reaches the leader after the
+//!    leader has sent another ping. Its answer comes behind that ping: once it is here, the follower has sent on that
+//!    it had heard of the earlier request.
+//! 2. A heartbeat that is sent after that reaches the leader behind what was sent on: once it is answered, the
+//!    leader has heard, and will not expire the session before a full timeout has passed since the earlier request.
+//!
+//! So the second follows the first at once. One alone would do if pings were never late; when what the leader sends is
+//! held up and the follower is cut off as it comes through, it would not. The time of sending counts, since the server
+//! can't have seen a request before it was sent.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,6 +56,8 @@ pub(crate) struct LeaseClock {
     quorum: bool,
     /// The re-attachment that no quorum has answered for yet.
     unproven: Option<Touch>,
+    /// The touch that the follower has sent on to the leader, and since when that is known.
+    on_its_way: Option<(Touch, Moment)>,
     /// Answered requests of this connection that the leader may not have heard of, oldest first.
     touches: VecDeque<Touch>,
     deadline: Moment,
@@ -70,6 +80,7 @@ impl LeaseClock {
             margin,
             quorum: false,
             unproven: None,
+            on_its_way: None,
             touches: VecDeque::from([Touch { sent, answered }]),
             deadline: sent.plus(timeout).minus(margin),
         }
@@ -101,13 +112,16 @@ impl LeaseClock {
             self.deadline = deadline;
         }
         self.touches.clear();
+        self.on_its_way = None;
         self.touches.push_back(this);
     }
 
     /// A heartbeat that was sent at `sent` has been answered at `answered`.
     pub(crate) fn answered(&mut self, sent: Moment, answered: Moment) {
         let this = Touch { sent, answered };
-        let mut heard = self.unproven.take();
+        // An attachment touches the leader directly.
+        let direct = self.unproven.take();
+        let mut heard = None;
         if self.rule == Rule::Latest {
             heard = Some(this);
         }
@@ -122,7 +136,12 @@ impl LeaseClock {
             heard = heard.max_by_sent(self.touches.pop_front());
         }
         self.touches.push_back(this);
+        // What this heartbeat shows to be on its way is known to have arrived once a later one is answered.
+        let confirmed = self.on_its_way.take_if(|(_, since)| sent >= *since).map(|(touch, _)| touch);
         if let Some(heard) = heard {
+            self.on_its_way = Some((heard, answered));
+        }
+        if let Some(heard) = confirmed.max_by_sent(direct) {
             self.deadline = heard.sent.plus(self.timeout).minus(self.margin);
         }
     }
@@ -135,7 +154,7 @@ impl LeaseClock {
     /// When to send the next heartbeat: a sixth of the timeout after the last, or a little later where that
     /// lets it prove one more request. At once where the lease has not been extended since the attachment.
     pub(crate) fn next_heartbeat(&self, last_sent: Moment) -> Moment {
-        if self.unproven.is_some() {
+        if self.unproven.is_some() || self.on_its_way.is_some() {
             return last_sent;
         }
         let slot = last_sent.plus(heartbeat_interval(self.timeout));
@@ -309,8 +328,28 @@ mod tests {
         assert_eq!(clock.deadline(), at(3_800), "a millisecond too early to prove anything new");
         clock.answered(at(410), at(415));
         assert_eq!(clock.deadline(), at(3_800), "proves the connect, not the heartbeat answered at 212");
+        clock.answered(at(416), at(420));
         clock.answered(at(700), at(705));
-        assert_eq!(clock.deadline(), at(410 + 3_800));
+        assert_eq!(
+            clock.deadline(),
+            at(209 + 3_800),
+            "416 is sent on, and the leader may not have heard yet"
+        );
+        assert_eq!(clock.next_heartbeat(at(700)), at(700), "another at once");
+        clock.answered(at(705), at(708));
+        assert_eq!(clock.deadline(), at(416 + 3_800));
+        assert!(clock.next_heartbeat(at(705)) > at(1_300), "a pair of them for each interval");
+    }
+
+    #[test]
+    fn what_was_sent_before_the_proof_came_confirms_nothing() {
+        let mut clock = LeaseClock::start(Rule::OneTick, at(0), at(10), ms(4_000), ms(200));
+        clock.answered(at(300), at(305));
+        clock.answered(at(600), at(900));
+        clock.answered(at(899), at(901));
+        assert_eq!(clock.deadline(), at(3_800));
+        clock.answered(at(901), at(903));
+        assert_eq!(clock.deadline(), at(300 + 3_800));
     }
 
     #[test]
@@ -322,6 +361,7 @@ mod tests {
         let mut unsound = LeaseClock::start(Rule::SendToSend, at(0), at(5), ms(4_000), ms(200));
         unsound.answered(at(600), at(3_000));
         unsound.answered(at(1_200), at(3_000));
+        unsound.answered(at(3_000), at(3_001));
         assert_eq!(unsound.deadline(), at(600 + 3_800));
     }
 
@@ -336,6 +376,7 @@ mod tests {
         clock.attached(at(3_000), at(3_001), ms(4_000), ms(200));
         assert_eq!(clock.deadline(), at(3_000 + 1_800), "the smaller until the new heartbeats count");
         clock.answered(at(3_500), at(3_501));
+        clock.answered(at(3_501), at(3_502));
         assert_eq!(clock.deadline(), at(3_000 + 3_800));
     }
 

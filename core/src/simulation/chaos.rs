@@ -42,8 +42,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind but [`StallWire`](Self::StallWire), against which the lease rule is not meant to hold.
-    pub const ALL: [FaultKind; 21] = [
+    /// Every kind.
+    pub const ALL: [FaultKind; 22] = [
         Self::Rates,
         Self::Arm,
         Self::Stall,
@@ -56,6 +56,7 @@ impl FaultKind {
         Self::IsolateLeader,
         Self::Partition,
         Self::Squeeze,
+        Self::StallWire,
         Self::CrashLeader,
         Self::CrashFollower,
         Self::Lag,
@@ -307,9 +308,8 @@ impl Chaos<'_> {
             }
             FaultKind::Lag => {
                 let server = self.a_server();
-                // The pings of the leader come by the same way, and the lease rule counts on one in every tick: a
-                // wire that delivers later than that is a fault of another kind.
-                let most = self.tick / 3;
+                // The pings of the leader come by the same way.
+                let most = self.tick.mul_f64(self.rng.random_range(0.0..1.5));
                 world.set_lag(server, Span::new(Duration::ZERO, most));
                 Healing::Lag(server)
             }

@@ -179,7 +179,7 @@ impl Profile {
     }
 
     /// As [`leases`](Self::leases), where what the leader sends to a follower, its pings among it, comes late before the
-    /// follower is cut off. Outside of what the lease rule promises, which counts on a ping in every tick.
+    /// follower is cut off: the case for which a heartbeat takes a second one to count.
     #[must_use]
     pub fn wires() -> Self {
         Self { name: "wires", kinds: vec![FaultKind::StallWire], ..Self::leases() }
