@@ -14,6 +14,10 @@ LIMIT = 30.0
 TESTS = str(Path(__file__).parents[1])
 
 
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Script:
     """A running Python program, with its lines of output."""
 
@@ -27,6 +31,8 @@ class Script:
             text=True,
             env=environment,
             start_new_session=True,
+            # A run in the background of a shell ignores Ctrl-C, and would pass that on.
+            preexec_fn=_heed_ctrl_c,
         )
         # A program that hangs, or one that it forked, ends the test and not the run.
         self._limit = threading.Timer(LIMIT, os.killpg, (self._process.pid, signal.SIGKILL))
