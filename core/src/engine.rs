@@ -27,8 +27,13 @@ struct BootClock;
 
 impl Clock for BootClock {
     fn now(&self) -> Moment {
-        Moment::from_nanos(boot_nanos())
+        boot_now()
     }
+}
+
+/// The present moment on the lease clock.
+pub(crate) fn boot_now() -> Moment {
+    Moment::from_nanos(boot_nanos())
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

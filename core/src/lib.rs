@@ -38,7 +38,7 @@ pub mod zk;
 pub use client::Client;
 pub use connect::ConnectString;
 pub use error::{Error, ErrorCode, Result};
-pub use observe::{Event, Events, MetricsSnapshot};
+pub use observe::{Event, Events, MetricsSnapshot, PauseMeter, Pauses};
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 pub use options::Mutants;

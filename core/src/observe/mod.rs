@@ -2,12 +2,14 @@
 
 mod events;
 mod listeners;
+mod pauses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use events::{Event, Events};
 pub(crate) use listeners::{Listeners, Stream};
+pub use pauses::{PauseMeter, Pauses};
 
 use crate::queue::LostReason;
 use crate::session::ConnectionState;

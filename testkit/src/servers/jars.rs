@@ -63,5 +63,7 @@ fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let marked = exe.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
     let named = || std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    marked.map(Path::to_owned).or_else(named).unwrap_or_else(|| PathBuf::from("target"))
+    let folder = marked.map(Path::to_owned).or_else(named).unwrap_or_else(|| PathBuf::from("target"));
+    // Maven takes a relative path from where the pom lies.
+    std::path::absolute(&folder).unwrap_or(folder)
 }

@@ -1,0 +1,1 @@
+//! The native part of Forelock's Maven artifact.
