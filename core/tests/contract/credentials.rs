@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use forelock::zk::zookeeper::{Authentication, Config, SaslDigestMd5, TlsConfig, ZooKeeperConnector};
 use forelock::zk::{
@@ -147,14 +148,43 @@ static SECURE: LazyLock<Secure> = LazyLock::new(|| {
         .config("ssl.trustStore.location", &trust_store.display().to_string())
         .start()
         .expect("a server");
-    Secure {
+    let secure = Secure {
         server,
         port,
         ca_pem: ca.pem(),
         identity: (client_certificate.pem(), client_key.serialize_pem()),
         foreign_pem: authority().pem(),
-    }
+    };
+    secure.warm_up();
+    secure
 });
+
+impl Secure {
+    /// Waits until the server has shaken hands once.
+    ///
+    /// A server's first handshake loads half of its Java library, and on a busy machine it takes longer than a
+    /// client is silent with a server of which it wants a short session.
+    fn warm_up(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            loop {
+                let config = Config { tls: Some(self.tls()), ..Config::default() };
+                match connect(config, to("localhost", self.port, None)).await {
+                    Ok(zk) => return zk.close().await.expect("closed"),
+                    Err(ConnectError::Unreachable(_)) if Instant::now() < deadline => (),
+                    Err(error) => panic!("no handshake with the secure port: {error:?}"),
+                }
+            }
+        });
+    }
+
+    fn tls(&self) -> TlsConfig {
+        let mut tls = TlsConfig::new(self.ca_pem.clone());
+        tls.identity_pem = Some(self.identity.clone());
+        tls
+    }
+}
 
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
@@ -163,8 +193,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 fn tls(change: impl FnOnce(&mut TlsConfig)) -> Config {
-    let mut tls = TlsConfig::new(SECURE.ca_pem.clone());
-    tls.identity_pem = Some(SECURE.identity.clone());
+    let mut tls = SECURE.tls();
     change(&mut tls);
     Config { tls: Some(tls), ..Config::default() }
 }
