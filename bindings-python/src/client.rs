@@ -125,6 +125,7 @@ fn counts(metrics: &MetricsSnapshot) -> BTreeMap<&'static str, u64> {
         ("sessions_lost", metrics.sessions_lost),
         ("roots_recreated", metrics.roots_recreated),
         ("cleanup_pending", metrics.cleanup_pending),
+        ("ghosts", metrics.ghosts),
     ])
 }
 

@@ -67,6 +67,8 @@ fn plant(mutants: &mut Mutants, name: &str) -> Result<(), String> {
         "lease_from_latest" => &mut mutants.lease_from_latest,
         "lease_send_to_send" => &mut mutants.lease_send_to_send,
         "head_shortcut_without_own_watch" => &mut mutants.head_shortcut_without_own_watch,
+        "absent_is_gone" => &mut mutants.absent_is_gone,
+        "trust_sync" => &mut mutants.trust_sync,
         "reuse_guid" => &mut mutants.reuse_guid,
         _ => return Err(format!("no planted bug {name:?}")),
     };

@@ -113,6 +113,10 @@ pub struct Mutants {
     pub lease_send_to_send: bool,
     /// Take the deletion of the head for the grant without the watch on our own node.
     pub head_shortcut_without_own_watch: bool,
+    /// Take a node that is absent on another server for one that will never be.
+    pub absent_is_gone: bool,
+    /// Take what a server shows after a `sync` for what a quorum has committed.
+    pub trust_sync: bool,
     /// Use one GUID for every create of an acquire.
     pub reuse_guid: bool,
 }

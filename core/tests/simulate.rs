@@ -67,6 +67,21 @@ fn promises_hold_when_what_a_leader_sends_is_held_up_before_its_follower_is_cut_
 }
 
 #[test]
+fn promises_hold_when_creates_are_held_up_and_their_clients_go_elsewhere() {
+    hold_promises(&Profile::held_up(), 700);
+    // Each of these left a node behind before absent nodes were looked for again.
+    for seed in [332, 1_373, 1_533, 1_547, 1_647] {
+        let outcome = run_schedule(seed, &Profile::held_up());
+        assert!(outcome.violations.is_empty(), "seed {seed}: {}", outcome.violations[0].what);
+    }
+}
+
+#[test]
+fn promises_hold_when_clients_are_left_with_a_deposed_leader() {
+    hold_promises(&Profile::lured(), 500);
+}
+
+#[test]
 fn promises_hold_when_operators_delete_nodes_and_roots() {
     let outcome = hold_promises(&Profile::operators(), 700);
     assert!(outcome.losses["node_deleted"] > 100, "{:?}", outcome.losses);
@@ -126,6 +141,16 @@ fn a_lease_that_spaces_heartbeats_from_send_to_send_is_found() {
 #[test]
 fn a_grant_without_the_watch_on_our_own_node_is_found() {
     must_be_found(Profile::operators(), |mutants| mutants.head_shortcut_without_own_watch = true, 300);
+}
+
+#[test]
+fn taking_an_absent_node_for_one_that_will_never_be_is_found() {
+    must_be_found(Profile::held_up(), |mutants| mutants.absent_is_gone = true, 2_000);
+}
+
+#[test]
+fn taking_what_a_deposed_leader_shows_for_the_truth_is_found() {
+    must_be_found(Profile::lured(), |mutants| mutants.trust_sync = true, 200);
 }
 
 #[test]

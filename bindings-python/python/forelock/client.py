@@ -50,7 +50,7 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The counts of a client at one moment. Only the gauge goes down."""
+    """The counts of a client at one moment. Only the gauges go down."""
 
     acquires: int
     """Acquires begun, try-acquires among them, re-entrant ones not."""
@@ -70,6 +70,8 @@ class Metrics:
     """How often a lock root was found to have been deleted and made again."""
     cleanup_pending: int
     """A gauge: nodes that are no longer wanted and whose removal is not confirmed yet."""
+    ghosts: int
+    """A gauge: creates of unknown outcome that were not found, and are looked for again because they may yet be applied."""
 
 
 class BaseClient:

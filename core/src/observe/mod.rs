@@ -14,7 +14,7 @@ pub use pauses::{PauseMeter, Pauses};
 use crate::queue::LostReason;
 use crate::session::ConnectionState;
 
-/// Counters and gauges of one client. All start at zero and only the gauge goes down.
+/// Counters and gauges of one client. All start at zero and only the gauges go down.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     acquires: AtomicU64,
@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     sessions_lost: AtomicU64,
     roots_recreated: AtomicU64,
     cleanup_pending: AtomicU64,
+    ghosts: AtomicU64,
 }
 
 /// The counts of a client at one moment.
@@ -50,6 +51,8 @@ pub struct MetricsSnapshot {
     pub roots_recreated: u64,
     /// A gauge: nodes that are no longer wanted and whose removal is not confirmed yet.
     pub cleanup_pending: u64,
+    /// A gauge: creates of unknown outcome that were not found, and are looked for again because they may yet be applied.
+    pub ghosts: u64,
 }
 
 impl MetricsSnapshot {
@@ -70,12 +73,22 @@ fn up(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A clean-up that is not done yet.
-pub(crate) struct Pending(Arc<Metrics>);
+/// Something that a gauge counts, until it is dropped.
+pub(crate) struct Gauge {
+    metrics: Arc<Metrics>,
+    which: fn(&Metrics) -> &AtomicU64,
+}
 
-impl Drop for Pending {
+impl Gauge {
+    fn up(metrics: &Arc<Metrics>, which: fn(&Metrics) -> &AtomicU64) -> Self {
+        up(which(metrics));
+        Self { metrics: metrics.clone(), which }
+    }
+}
+
+impl Drop for Gauge {
     fn drop(&mut self) {
-        self.0.cleanup_pending.fetch_sub(1, Ordering::Relaxed);
+        (self.which)(&self.metrics).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -115,9 +128,13 @@ impl Metrics {
     }
 
     /// One more clean-up is pending, until what is returned is dropped.
-    pub(crate) fn cleanup(self: &Arc<Self>) -> Pending {
-        up(&self.cleanup_pending);
-        Pending(self.clone())
+    pub(crate) fn cleanup(self: &Arc<Self>) -> Gauge {
+        Gauge::up(self, |metrics| &metrics.cleanup_pending)
+    }
+
+    /// One more create is looked for, until what is returned is dropped.
+    pub(crate) fn ghost(self: &Arc<Self>) -> Gauge {
+        Gauge::up(self, |metrics| &metrics.ghosts)
     }
 
     pub(crate) fn snapshot(&self) -> MetricsSnapshot {
@@ -132,6 +149,7 @@ impl Metrics {
             sessions_lost: read(&self.sessions_lost),
             roots_recreated: read(&self.roots_recreated),
             cleanup_pending: read(&self.cleanup_pending),
+            ghosts: read(&self.ghosts),
         }
     }
 }

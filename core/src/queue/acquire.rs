@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Claim, Janitor, OwnEvent, is_ours};
+use super::claim::{Claim, Janitor, OwnEvent, own_name};
 use super::decide::{Decision, decide};
 use super::grant::{self, Grant, Terms};
 use super::holder::describe;
+use super::look::{Listing, committed_children};
 use super::ticket::{Guid, Naming, Ticket};
 use super::{NodeData, OwnerKey};
 use crate::client::Core;
@@ -14,7 +15,7 @@ use crate::env::Moment;
 use crate::error::{Error, ErrorCode, Result};
 use crate::path::{self, LockPath};
 use crate::session::{Link, RetryBudget, backoff};
-use crate::zk::{CreateMode, Created, Reply, Stat, Watch, WatchEvent, ZkError};
+use crate::zk::{CreateMode, Created, Reply, Watch, WatchEvent, ZkError};
 
 /// A stay in the queue that is shorter than this, and comes to nothing, makes the next one wait a little.
 const SHORT_STAY: Duration = Duration::from_secs(1);
@@ -82,9 +83,6 @@ struct Place {
     /// Which transaction made our node, once that is known.
     czxid: Option<i64>,
 }
-
-/// The children of the root, and its own stat.
-type Listing = (Vec<String>, Stat);
 
 impl Attempt {
     /// Acquires the lock, within the deadline. None if it was not to wait and the lock is not free.
@@ -206,11 +204,13 @@ impl Attempt {
             let (names, root) = match listing.take() {
                 Some(listing) => listing,
                 None => match self.come_back(&mut place).await? {
-                    Some(listing) => listing,
-                    None => {
-                        // The create was never applied: that counts as a failure, not as a turn in the queue.
+                    Back::In(listing) => listing,
+                    Back::NotFound => {
+                        place.claim.not_found(&place.link);
+                        // The create was not applied so far: that counts as a failure, not as a turn in the queue.
                         return Ok(unsure.map_or(Stay::Again, Stay::Failed));
                     }
+                    Back::Out => return Ok(unsure.map_or(Stay::Again, Stay::Failed)),
                 },
             };
             unsure = None;
@@ -241,7 +241,7 @@ impl Attempt {
     }
 
     fn claim(&self, link: &Link, guid: Guid) -> Claim {
-        Claim::new(self.janitor.clone(), link.session.clone(), self.spec.root.clone(), guid)
+        Claim::new(self.janitor.clone(), link, self.spec.root.clone(), guid)
     }
 
     fn fresh_guid(&self, reused: &mut Option<Guid>) -> Guid {
@@ -329,14 +329,14 @@ impl Attempt {
     }
 
     /// After the connection was lost, or when the outcome of the create is unknown: looks for our node on the
-    /// next connection. None if it is not there, or not ours.
-    async fn come_back(&self, place: &mut Place) -> Result<Option<Listing>> {
+    /// next connection.
+    async fn come_back(&self, place: &mut Place) -> Result<Back> {
         let mut budget = 0_u32;
         loop {
             if place.link.connection.has_ended() || !place.link.is_writable() {
                 place.link = self.core.hub.wait_link(Link::is_writable).await?;
                 if !place.claim.is_of(&place.link.session) {
-                    return Ok(None);
+                    return Ok(Back::Out);
                 }
             } else if budget > 0 {
                 self.core
@@ -345,30 +345,21 @@ impl Attempt {
                     .await;
             }
             budget += 1;
-            let connection = place.link.connection.clone();
-            let synced = connection.sync(&self.spec.root);
-            let listed = connection.children(&self.spec.root);
-            let answers = match synced.await {
-                Ok(()) => listed.await,
-                Err(error) => Err(error),
-            };
-            let listing = match answers {
-                Ok(listing) => listing,
-                Err(ZkError::NoNode) => return Ok(None),
+            let listing = match committed_children(&self.core.hub, &place.link, &self.spec.root).await {
+                Ok(Some(listing)) => listing,
+                Ok(None) => return Ok(Back::NotFound),
                 Err(error) if error.outcome_unknown() || error.can_retry() => continue,
                 Err(error) => return Err(Error::from_zk(&error, "reading the queue")),
             };
-            let Some(name) = listing.0.iter().find(|name| is_ours(name, place.guid)).cloned() else {
-                return Ok(None);
-            };
+            let Some(name) = own_name(&listing, place.guid) else { return Ok(Back::NotFound) };
             place.claim.made(name);
             place.claim.arm(&place.link);
             match place.claim.own_event().await {
                 OwnEvent::Armed { czxid, .. } => {
                     place.czxid = Some(czxid);
-                    return Ok(Some(listing));
+                    return Ok(Back::In(listing));
                 }
-                OwnEvent::NotOurs | OwnEvent::Gone => return Ok(None),
+                OwnEvent::NotOurs | OwnEvent::Gone => return Ok(Back::Out),
                 OwnEvent::Refused(error) if !error.can_retry() => {
                     return Err(Error::from_zk(&error, "watching our own node"));
                 }
@@ -571,6 +562,16 @@ enum Entry {
     Unsure(Option<ZkError>),
     /// Our node was not made.
     Out(ZkError),
+}
+
+/// What a look for our node on another connection came to.
+enum Back {
+    /// Our node stands, among these.
+    In(Listing),
+    /// There is no such node, as far as the committed transactions tell.
+    NotFound,
+    /// Our place is lost: the node was deleted, or its session is over.
+    Out,
 }
 
 /// What a look at the queue led to.

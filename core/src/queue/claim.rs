@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ghosts::{Ghosts, Sender};
 use super::holder::REVOKE_MARK;
+use super::look::{Listing, commit_check, committed_children};
 use super::ticket::{Guid, Ticket};
 use crate::path;
 use crate::session::{Hub, Link, Session};
@@ -17,11 +19,12 @@ const LONGEST_DELAY: Duration = Duration::from_secs(5);
 /// Sees to it that nodes that are no longer wanted go.
 pub(crate) struct Janitor {
     pub(crate) hub: Arc<Hub>,
+    ghosts: Arc<Ghosts>,
 }
 
 impl Janitor {
     pub(crate) fn new(hub: Arc<Hub>) -> Arc<Self> {
-        Arc::new(Self { hub })
+        Arc::new(Self { ghosts: Ghosts::new(hub.clone()), hub })
     }
 
     /// Removes a node, however long it takes, and returns when it is confirmed gone or its session is.
@@ -37,6 +40,18 @@ impl Janitor {
                 () = session.confirmed_gone() => {}
                 () = self.keep_trying(node) => {}
             }
+        }
+    }
+
+    /// The node was not found through `link`. That settles it if the look came behind the create.
+    fn not_found(&self, node: Node, link: &Link) {
+        #[cfg(any(test, feature = "simulation"))]
+        if self.hub.options.mutants.absent_is_gone {
+            return;
+        }
+        let Node { session, root, guid, sender, name, .. } = node;
+        if name.is_none() && !sender.is_behind(link) {
+            self.ghosts.add(session, root, guid, sender, link);
         }
     }
 
@@ -56,8 +71,9 @@ impl Janitor {
                 // There will be no other connection: the end of the session takes the node with it.
                 return std::future::pending().await;
             };
-            match node.try_remove(&link).await {
-                Ok(()) => return,
+            match node.try_remove(&self.hub, &link).await {
+                Ok(Removal::Gone) => return,
+                Ok(Removal::NotFound) => return self.not_found(node, &link),
                 Err(error) if tries == 0 && !error.can_retry() && !error.outcome_unknown() => {
                     tracing::warn!(root = %node.root, guid = ?node.guid, %error,
                         "lock node can't be removed; trying on until its session ends");
@@ -86,6 +102,8 @@ struct Node {
     /// The path of the lock's root on the server.
     root: String,
     guid: Guid,
+    /// From where the create was sent.
+    sender: Sender,
     /// The name that the server gave, once it is known that the node was made.
     name: Option<String>,
     own: OwnWatch,
@@ -94,7 +112,9 @@ struct Node {
 /// The watch on our own node.
 enum OwnWatch {
     None,
-    Arming(Reply<(Vec<u8>, Stat, Watch)>),
+    Arming(Reply<(Vec<u8>, Stat, Watch)>, Link),
+    /// The server knows no such node. It may lag behind, or be a leader that was deposed: the quorum is asked.
+    Doubted(Reply<bool>),
     Armed(Watch),
 }
 
@@ -112,7 +132,7 @@ pub(crate) enum OwnEvent {
     NotOurs,
     /// The node is gone.
     Gone,
-    /// The node's data changed; the watch has to be set again.
+    /// The node is there, and the watch has to be set again.
     Changed,
     /// The connection ended, and with it the watch.
     ConnectionEnded,
@@ -120,10 +140,20 @@ pub(crate) enum OwnEvent {
     Refused(ZkError),
 }
 
+impl OwnEvent {
+    fn failed(error: ZkError) -> Self {
+        match error {
+            ZkError::ConnectionLost | ZkError::SessionExpired => Self::ConnectionEnded,
+            error => Self::Refused(error),
+        }
+    }
+}
+
 impl Claim {
     /// Notes that a node is about to be made. From now on it will be found and removed if it is not wanted.
-    pub(crate) fn new(janitor: Arc<Janitor>, session: Arc<Session>, root: String, guid: Guid) -> Self {
-        let node = Node { session, root, guid, name: None, own: OwnWatch::None };
+    pub(crate) fn new(janitor: Arc<Janitor>, link: &Link, root: String, guid: Guid) -> Self {
+        let (session, sender) = (link.session.clone(), Sender::of(link));
+        let node = Node { session, root, guid, sender, name: None, own: OwnWatch::None };
         Self { janitor, node: Some(node) }
     }
 
@@ -152,6 +182,13 @@ impl Claim {
         self.node = None;
     }
 
+    /// The node was looked for through `link`, behind a committed transaction, and not found.
+    pub(crate) fn not_found(mut self, link: &Link) {
+        if let Some(node) = self.node.take() {
+            self.janitor.not_found(node, link);
+        }
+    }
+
     /// Removes the node and waits until it is confirmed gone. If dropped before, goes on in the background.
     pub(crate) async fn remove(mut self) {
         if let Some(node) = self.node.take() {
@@ -170,7 +207,8 @@ impl Claim {
         if let Some(node) = &mut self.node
             && let Some(name) = &node.name
         {
-            node.own = OwnWatch::Arming(link.connection.watch_data(&path::join(&node.root, name)));
+            let reply = link.connection.watch_data(&path::join(&node.root, name));
+            node.own = OwnWatch::Arming(reply, link.clone());
         }
     }
 
@@ -187,27 +225,36 @@ impl Claim {
     /// Waits for the next thing that happens to our own node. Cancel safe. Waits for ever without a watch.
     pub(crate) async fn own_event(&mut self) -> OwnEvent {
         let Some(node) = &mut self.node else { return std::future::pending().await };
-        let event = match &mut node.own {
-            OwnWatch::None => return std::future::pending().await,
-            OwnWatch::Arming(reply) => match reply.await {
-                Ok((data, stat, watch)) => {
-                    if stat.ephemeral_owner == node.session.id().0 || self.janitor.takes_any_owner() {
-                        node.own = OwnWatch::Armed(watch);
-                        return OwnEvent::Armed { revoked: data == REVOKE_MARK, czxid: stat.czxid };
+        let event = loop {
+            match &mut node.own {
+                OwnWatch::None => return std::future::pending().await,
+                OwnWatch::Arming(reply, link) => match reply.await {
+                    Ok((data, stat, watch)) => {
+                        if stat.ephemeral_owner == node.session.id().0 || self.janitor.takes_any_owner() {
+                            node.own = OwnWatch::Armed(watch);
+                            return OwnEvent::Armed { revoked: data == REVOKE_MARK, czxid: stat.czxid };
+                        }
+                        break OwnEvent::NotOurs;
                     }
-                    OwnEvent::NotOurs
-                }
-                Err(ZkError::NoNode) => OwnEvent::Gone,
-                Err(ZkError::ConnectionLost | ZkError::SessionExpired) => OwnEvent::ConnectionEnded,
-                Err(error) => OwnEvent::Refused(error),
-            },
-            OwnWatch::Armed(watch) => match watch.fired().await {
-                WatchEvent::Deleted => OwnEvent::Gone,
-                WatchEvent::Created | WatchEvent::DataChanged | WatchEvent::ChildrenChanged => {
-                    OwnEvent::Changed
-                }
-                WatchEvent::ConnectionEnded => OwnEvent::ConnectionEnded,
-            },
+                    Err(ZkError::NoNode) => {
+                        let path = path::join(&node.root, node.name.as_deref().unwrap_or_default());
+                        node.own = OwnWatch::Doubted(commit_check(&self.janitor.hub, link, &path));
+                    }
+                    Err(error) => break OwnEvent::failed(error),
+                },
+                OwnWatch::Doubted(answer) => match answer.await {
+                    Ok(true) => break OwnEvent::Changed,
+                    Ok(false) => break OwnEvent::Gone,
+                    Err(error) => break OwnEvent::failed(error),
+                },
+                OwnWatch::Armed(watch) => match watch.fired().await {
+                    WatchEvent::Deleted => break OwnEvent::Gone,
+                    WatchEvent::Created | WatchEvent::DataChanged | WatchEvent::ChildrenChanged => {
+                        break OwnEvent::Changed;
+                    }
+                    WatchEvent::ConnectionEnded => break OwnEvent::ConnectionEnded,
+                },
+            }
         };
         node.own = OwnWatch::None;
         event
@@ -232,33 +279,32 @@ impl Drop for Claim {
     }
 }
 
+/// What came of a try to remove a node.
+enum Removal {
+    /// The node is gone.
+    Gone,
+    /// There was no such node, as far as the committed transactions tell.
+    NotFound,
+}
+
 impl Node {
-    /// Removes the node, if it was ever made. `Ok` means that it is gone.
-    async fn try_remove(&mut self, link: &Link) -> Result<(), ZkError> {
+    /// Removes the node, if it is there.
+    async fn try_remove(&mut self, hub: &Hub, link: &Link) -> Result<Removal, ZkError> {
         if self.name.is_none() {
-            self.name = find(link, &self.root, self.guid).await?;
+            let found = committed_children(hub, link, &self.root).await?;
+            self.name = found.and_then(|listing| own_name(&listing, self.guid));
         }
-        let Some(name) = &self.name else { return Ok(()) };
+        let Some(name) = &self.name else { return Ok(Removal::NotFound) };
         match link.connection.delete(&path::join(&self.root, name), None).await {
-            Ok(()) | Err(ZkError::NoNode) => Ok(()),
+            Ok(()) | Err(ZkError::NoNode) => Ok(Removal::Gone),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Looks for our node by its GUID, once the server has caught up with the leader.
-///
-/// The request that may have made it has been decided by then: it went before this one on the same connection,
-/// or on one that the server no longer accepts for the session.
-async fn find(link: &Link, root: &str, guid: Guid) -> Result<Option<String>, ZkError> {
-    let synced = link.connection.sync(root);
-    let listed = link.connection.children(root);
-    synced.await?;
-    match listed.await {
-        Ok((names, _)) => Ok(names.into_iter().find(|name| is_ours(name, guid))),
-        Err(ZkError::NoNode) => Ok(None),
-        Err(error) => Err(error),
-    }
+/// The name of the node of this GUID, if it is in the list.
+pub(crate) fn own_name((names, _): &Listing, guid: Guid) -> Option<String> {
+    names.iter().find(|name| is_ours(name, guid)).cloned()
 }
 
 /// Whether a child is the node of this GUID.

@@ -228,7 +228,7 @@ pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, lin
 
 /// Returns when the grant is no longer held, and whether the node is known to be gone.
 async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link) -> bool {
-    let mut look: Option<Look> = None;
+    let mut look = None;
     let mut refusals = 0;
     // When to ask again for a watch that the server would not set.
     let mut ask_again = None;
@@ -265,10 +265,6 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
                 let delay = crate::session::backoff(REFUSED_DELAY, LONGEST_REFUSED_DELAY, refusals);
                 refusals += 1;
                 ask_again = Some(hub.env.now().plus(delay));
-            }
-            // A server that had not caught up with the leader may not know our node yet.
-            OwnEvent::Gone if look.as_mut().is_some_and(Look::may_be_stale) => {
-                look = Some(look_again(&link, grant, claim));
             }
             OwnEvent::NotOurs | OwnEvent::Gone => {
                 grant.lose(why_gone(grant, look));
@@ -313,39 +309,20 @@ async fn next_link(hub: &Hub, grant: &Grant, old: u64) -> Option<Link> {
     }
 }
 
-/// What was asked together with our own node; answered by the time that the answer to that is there.
-struct Look {
-    synced: Option<Reply<()>>,
-    root: Option<Reply<Option<Stat>>>,
-}
-
-impl Look {
-    /// Whether the server may have answered without having caught up with the leader.
-    fn may_be_stale(&mut self) -> bool {
-        match self.synced.take().map(FutureExt::now_or_never) {
-            None | Some(Some(Ok(()))) => false,
-            Some(Some(Err(_)) | None) => true,
-        }
-    }
-}
-
-/// On a new connection: asks for our node, and watches it.
-fn look_again(link: &Link, grant: &Grant, claim: &mut Claim) -> Look {
-    let root = path::parent(&grant.node);
-    // The new server may lag behind the old one: let it catch up before it says whether our node is there.
-    let synced = Some(link.connection.sync(root));
-    let root = Some(link.connection.exists(root));
+/// On a new connection: asks for our node, and watches it; and for its root, which is answered before that.
+fn look_again(link: &Link, grant: &Grant, claim: &mut Claim) -> Reply<Option<Stat>> {
+    let root = link.connection.exists(path::parent(&grant.node));
     claim.arm(link);
-    Look { synced, root }
+    root
 }
 
 /// Why our node is gone: taken back, with its whole root, or deleted alone. That the root was made again counts
 /// only when it was found after a reconnect; before, the deletion itself was seen.
-fn why_gone(grant: &Grant, look: Option<Look>) -> LostReason {
+fn why_gone(grant: &Grant, look: Option<Reply<Option<Stat>>>) -> LostReason {
     if grant.is_revocation_asked() {
         return LostReason::Revoked;
     }
-    match look.and_then(|look| look.root).and_then(FutureExt::now_or_never) {
+    match look.and_then(FutureExt::now_or_never) {
         Some(Ok(Some(stat))) if stat.czxid != grant.epoch => LostReason::RootRecreated,
         Some(Ok(None)) => LostReason::RootRecreated,
         _ => LostReason::NodeDeleted,

@@ -3,9 +3,11 @@
 mod acquire;
 mod claim;
 mod decide;
+mod ghosts;
 mod grant;
 mod held;
 mod holder;
+mod look;
 mod ticket;
 
 use std::fmt;

@@ -30,6 +30,8 @@ pub enum FaultKind {
     Partition,
     Squeeze,
     StallWire,
+    HoldUp,
+    LureAway,
     CrashLeader,
     CrashFollower,
     Lag,
@@ -43,7 +45,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind.
-    pub const ALL: [FaultKind; 22] = [
+    pub const ALL: [FaultKind; 24] = [
         Self::Rates,
         Self::Arm,
         Self::Stall,
@@ -57,6 +59,8 @@ impl FaultKind {
         Self::Partition,
         Self::Squeeze,
         Self::StallWire,
+        Self::HoldUp,
+        Self::LureAway,
         Self::CrashLeader,
         Self::CrashFollower,
         Self::Lag,
@@ -96,6 +100,23 @@ enum Healing {
     Wire {
         leader: usize,
         follower: usize,
+    },
+    /// A client is left with a leader that was deposed, and does not know it.
+    Lured {
+        index: usize,
+        leader: usize,
+    },
+    /// The client of a follower whose requests are held up loses its connection, and goes elsewhere.
+    HeldUp {
+        index: usize,
+        follower: usize,
+        leader: usize,
+    },
+    /// What the follower held up goes through, often when its client has come back to it.
+    LetThrough {
+        index: usize,
+        follower: usize,
+        leader: usize,
     },
     Start(usize),
     Lag(usize),
@@ -296,6 +317,29 @@ impl Chaos<'_> {
                     Healing::Wire { leader, follower },
                 ));
             }
+            FaultKind::HoldUp => {
+                let leader = world.leader()?;
+                let index = self.a_program();
+                let follower = self.programs[index].process.server().filter(|server| *server != leader)?;
+                world.stall_wire(follower, leader, true);
+                return Some((
+                    self.timeout.mul_f64(self.rng.random_range(0.0..0.15)),
+                    Healing::HeldUp { index, follower, leader },
+                ));
+            }
+            FaultKind::LureAway => {
+                let leader = world.leader().filter(|_| self.servers > 1)?;
+                let index = self.a_program();
+                world.isolate(leader, Detection::Fast);
+                self.programs[0].checker.leader_deposed(leader);
+                for program in self.programs {
+                    program.process.stall(Some(leader), true, true);
+                }
+                return Some((
+                    self.timeout.mul_f64(self.rng.random_range(0.2..0.7)),
+                    Healing::Lured { index, leader },
+                ));
+            }
             FaultKind::CrashLeader => {
                 let leader = world.leader()?;
                 world.crash(leader);
@@ -431,6 +475,27 @@ impl Chaos<'_> {
                 self.world.stall_wire(leader, follower, false);
                 let after = self.tick.mul_f64(self.rng.random_range(0.0..0.1));
                 return Some((after, Healing::CutOff(follower)));
+            }
+            Healing::Lured { index, leader } => {
+                let process = &self.programs[index].process;
+                process.release();
+                for other in (0..self.servers).filter(|other| *other != leader) {
+                    process.stall(Some(other), true, true);
+                }
+                process.disconnect();
+                let after = self.timeout.mul_f64(self.rng.random_range(0.1..0.5));
+                return Some((after, Healing::Partition));
+            }
+            Healing::HeldUp { index, follower, leader } => {
+                self.programs[index].process.disconnect();
+                let after = self.timeout.mul_f64(self.rng.random_range(0.05..0.6));
+                return Some((after, Healing::LetThrough { index, follower, leader }));
+            }
+            Healing::LetThrough { index, follower, leader } => {
+                if self.rng.random() {
+                    self.programs[index].process.disconnect();
+                }
+                self.world.stall_wire(follower, leader, false);
             }
             Healing::CutOff(server) => {
                 return self.world.leader().map(|_| self.cut_off(server));

@@ -98,6 +98,8 @@ impl Profile {
             Self::partitions(),
             Self::leases(),
             Self::wires(),
+            Self::held_up(),
+            Self::lured(),
             Self::operators(),
         ]
     }
@@ -183,6 +185,52 @@ impl Profile {
     #[must_use]
     pub fn wires() -> Self {
         Self { name: "wires", kinds: vec![FaultKind::StallWire], ..Self::leases() }
+    }
+
+    /// What a follower sends to its leader is held up while its clients go elsewhere and come back: creates that were seen
+    /// to be absent are applied after all.
+    #[must_use]
+    pub fn held_up() -> Self {
+        use FaultKind::{Disconnect, HoldUp, Rates};
+        Self {
+            name: "held_up",
+            servers: vec![3],
+            times: vec![(10_000, 500), (6_000, 500)],
+            sync_limits: vec![30],
+            processes: 2..=3,
+            users: 1..=3,
+            rounds: 4..=10,
+            faults: 1..=3,
+            kinds: vec![HoldUp, HoldUp, HoldUp, Disconnect, Rates],
+            hold: 0..=300,
+            active: Duration::from_secs(15),
+            old_counters: false,
+            containers: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// Clients that hold locks, or wait for them, are left with a leader that was deposed and does not know it: it shows
+    /// a tree without their nodes.
+    #[must_use]
+    pub fn lured() -> Self {
+        Self {
+            name: "lured",
+            servers: vec![3],
+            times: vec![(10_000, 500), (6_000, 500)],
+            sync_limits: vec![30],
+            processes: 2..=3,
+            users: 1..=2,
+            rounds: 3..=6,
+            faults: 1..=2,
+            kinds: vec![FaultKind::LureAway],
+            hold: 0..=4_000,
+            onset: 0.5,
+            active: Duration::from_secs(15),
+            old_counters: false,
+            containers: 0.0,
+            ..Self::default()
+        }
     }
 
     /// Somebody deletes lock nodes and roots under the users' hands.

@@ -66,6 +66,7 @@ async fn simulate(seed: u64, profile: &Profile, trace: usize) -> Outcome {
         sync_limit: one_of(&profile.sync_limits, &mut rng),
         client_latency: one_of(&latency, &mut rng),
         server_latency: one_of(&latency, &mut rng),
+        queueing: Span::millis(0, rng.random_range(0..4)),
         commit_latency: Span::millis(0, rng.random_range(0..4)),
         container_sweep: Duration::from_secs(2),
         trace,

@@ -103,6 +103,10 @@ pub trait Connection: Send + Sync + 'static {
     /// What attaches another connection to the same session.
     fn credentials(&self) -> SessionCredentials;
 
+    /// The address of the server at the other end, to tell whether two connections lead to the same one; none if that
+    /// can't be told.
+    fn server(&self) -> Option<&str>;
+
     /// The session timeout that the server granted.
     fn session_timeout(&self) -> Duration;
 

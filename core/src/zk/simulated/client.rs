@@ -149,7 +149,8 @@ impl State {
                     let sender = sender.take();
                     conn.phase = Phase::Open;
                     conn.timeout = timeout;
-                    let attached = Ok(Attached { session, password, timeout });
+                    let server = format!("zk{}", conn.server + 1);
+                    let attached = Ok(Attached { server, session, password, timeout });
                     self.out.extend(sender.map(|sender| Effect::Connected(sender, attached)));
                     self.schedule(timeout * 15 / 100, Event::Keepalive(id));
                     self.trace_with(|_| format!("c{id} connected to session 0x{session:x}"));

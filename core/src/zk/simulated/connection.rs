@@ -137,6 +137,10 @@ impl Connection for SimConnection {
         SessionCredentials { id: SessionId(*session), password: password.clone(), opaque: None }
     }
 
+    fn server(&self) -> Option<&str> {
+        Some(&self.attached.server)
+    }
+
     fn session_timeout(&self) -> Duration {
         Duration::from_nanos(self.attached.timeout)
     }

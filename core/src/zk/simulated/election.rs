@@ -53,6 +53,8 @@ impl State {
         self.servers[leader].role = Role::Leader(Box::new(Leadership {
             expiry,
             owners: BTreeMap::new(),
+            incoming: VecDeque::new(),
+            last_prepared_at: 0,
             queue: VecDeque::new(),
             last_commit_at: 0,
             overflow: Overflow::default(),
@@ -93,6 +95,7 @@ impl State {
         state.role = Role::Looking;
         state.term = 0;
         state.touched.clear();
+        state.outgoing = super::server::Outgoing::default();
         self.look_around();
     }
 

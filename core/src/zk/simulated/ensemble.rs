@@ -25,11 +25,22 @@ pub(super) struct Leadership {
     pub expiry: Expiry,
     /// The server through which each session speaks.
     pub owners: BTreeMap<i64, ServerId>,
+    /// What its first processor has yet to take up. Who owns a session is decided when a re-validation arrives, and
+    /// held against a request only when that is taken up.
+    pub incoming: VecDeque<Incoming>,
+    /// When the youngest of them will be taken up.
+    pub last_prepared_at: Nanos,
     /// Writes that no quorum has answered yet, and syncs behind them.
     pub queue: VecDeque<Queued>,
     pub last_commit_at: Nanos,
     pub overflow: Overflow,
     pub zxid: i64,
+}
+
+/// A request that the leader has received and not yet looked at.
+pub(super) enum Incoming {
+    Write(Proposal),
+    Sync(Origin),
 }
 
 #[derive(Clone, Debug)]
@@ -219,12 +230,11 @@ impl State {
     fn leader_receives(&mut self, leader: ServerId, message: ToLeader) {
         match message {
             ToLeader::Write { origin, session, write } => {
-                self.submit(
-                    leader,
-                    Proposal { origin: Some(origin), session, write, cause: Cause::Client, moved: false },
-                );
+                let proposal =
+                    Proposal { origin: Some(origin), session, write, cause: Cause::Client, moved: false };
+                self.take_in(leader, Incoming::Write(proposal));
             }
-            ToLeader::Sync(origin) => self.sync(leader, origin),
+            ToLeader::Sync(origin) => self.take_in(leader, Incoming::Sync(origin)),
             ToLeader::Revalidate { server, conn, session, timeout } => {
                 let now = self.now;
                 let Some(leadership) = self.leadership(leader) else { return };
@@ -256,6 +266,63 @@ impl State {
         }
     }
 
+    /// Puts a client's request before the leader's first processor.
+    fn take_in(&mut self, leader: ServerId, incoming: Incoming) {
+        let wait = self.options.queueing.draw(&mut self.rng);
+        let (now, term) = (self.now, self.servers[leader].term);
+        let Some(leadership) = self.leadership(leader) else { return };
+        if wait == 0 && leadership.incoming.is_empty() {
+            return self.prepare(leader, incoming);
+        }
+        leadership.incoming.push_back(incoming);
+        let at = leadership.last_prepared_at.max(now + wait);
+        leadership.last_prepared_at = at;
+        self.schedule_at(at, Event::Prepare { leader, term });
+    }
+
+    pub fn leader_prepares(&mut self, leader: ServerId, term: u32) {
+        if self.servers[leader].term != term {
+            return;
+        }
+        let Some(leadership) = self.leadership(leader) else { return };
+        if let Some(incoming) = leadership.incoming.pop_front() {
+            self.prepare(leader, incoming);
+        }
+    }
+
+    fn prepare(&mut self, leader: ServerId, incoming: Incoming) {
+        match incoming {
+            Incoming::Write(proposal) => self.submit(leader, proposal),
+            Incoming::Sync(origin) => self.sync(leader, origin),
+        }
+    }
+
+    /// Sends a client's request to the leader, behind those that the server has yet to send. A leader is its own.
+    pub fn forward(&mut self, server: ServerId, message: ToLeader) {
+        if matches!(self.servers[server].role, Role::Leader(_)) {
+            return self.send_to_leader(server, message);
+        }
+        let wait = self.options.queueing.draw(&mut self.rng);
+        let (now, term) = (self.now, self.servers[server].term);
+        let outgoing = &mut self.servers[server].outgoing;
+        if wait == 0 && outgoing.queue.is_empty() {
+            return self.send_to_leader(server, message);
+        }
+        outgoing.queue.push_back(message);
+        let at = outgoing.last.max(now + wait);
+        outgoing.last = at;
+        self.schedule_at(at, Event::Forward { follower: server, term });
+    }
+
+    pub fn follower_forwards(&mut self, follower: ServerId, term: u32) {
+        if self.servers[follower].term != term {
+            return;
+        }
+        if let Some(message) = self.servers[follower].outgoing.queue.pop_front() {
+            self.send_to_leader(follower, message);
+        }
+    }
+
     /// A sync waits for the writes before it and for nothing else: an old leader answers without a quorum.
     fn sync(&mut self, leader: ServerId, origin: Origin) {
         let session = self.conns[origin.conn].server_side.session;
@@ -276,7 +343,7 @@ impl State {
         if let Some(leadership) = self.leadership(leader)
             && let Some(origin) = proposal.origin
         {
-            // Decided here, in the order in which the leader hears of things, and not when a quorum has answered.
+            // Decided when the leader takes it up: a re-validation that came after it counts already.
             let owner = leadership.owners.entry(proposal.session).or_insert(origin.server);
             proposal.moved = *owner != origin.server;
         }

@@ -203,6 +203,7 @@ impl State {
         crashed.role = Role::Looking;
         crashed.term = 0;
         crashed.touched.clear();
+        crashed.outgoing = super::server::Outgoing::default();
     }
 
     fn start(&mut self, server: ServerId) {

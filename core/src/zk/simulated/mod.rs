@@ -99,6 +99,9 @@ pub struct WorldOptions {
     pub client_latency: Span,
     /// How long a message takes between two servers, one way.
     pub server_latency: Span,
+    /// How long a request waits in the queue of a server's first processor: in a follower's before it is sent to the
+    /// leader, in the leader's before the owner of its session is checked. Re-validations wait in neither.
+    pub queueing: Span,
     /// How long a quorum takes to answer a proposal.
     pub commit_latency: Span,
     /// How long an election takes, once it can be held.
@@ -121,6 +124,7 @@ impl Default for WorldOptions {
             sync_limit: 5,
             client_latency: Span::millis(0, 2),
             server_latency: Span::millis(0, 2),
+            queueing: Span::millis(0, 1),
             commit_latency: Span::millis(0, 2),
             election: Span::millis(100, 600),
             outstanding: Duration::from_millis(2),
@@ -138,6 +142,7 @@ struct Options {
     sync_limit: u32,
     client_latency: Span,
     server_latency: Span,
+    queueing: Span,
     commit_latency: Span,
     election: Span,
     outstanding: Nanos,
@@ -232,11 +237,39 @@ enum Event {
     Keepalive(ConnId),
     ConnectTimeout(ConnId),
     Inbox(ProcessId),
-    Between { from: ServerId, to: ServerId, term: u32, message: Message },
-    Quorum { leader: ServerId, term: u32 },
-    Pings { leader: ServerId, term: u32 },
-    Expiries { leader: ServerId, term: u32 },
-    GivesUp { server: ServerId, term: u32, stamp: u32 },
+    Between {
+        from: ServerId,
+        to: ServerId,
+        term: u32,
+        message: Message,
+    },
+    /// A follower's first processor takes up its oldest request.
+    Forward {
+        follower: ServerId,
+        term: u32,
+    },
+    /// A leader's first processor takes up its oldest request.
+    Prepare {
+        leader: ServerId,
+        term: u32,
+    },
+    Quorum {
+        leader: ServerId,
+        term: u32,
+    },
+    Pings {
+        leader: ServerId,
+        term: u32,
+    },
+    Expiries {
+        leader: ServerId,
+        term: u32,
+    },
+    GivesUp {
+        server: ServerId,
+        term: u32,
+        stamp: u32,
+    },
     Elect,
     Sweep,
 }
@@ -292,6 +325,8 @@ impl State {
             Event::ServerLoses(conn) => self.close_server_side(conn, None),
             Event::Inbox(process) => self.read_inbox(process),
             Event::Between { from, to, term, message } => self.arrives_between(from, to, term, message),
+            Event::Forward { follower, term } => self.follower_forwards(follower, term),
+            Event::Prepare { leader, term } => self.leader_prepares(leader, term),
             Event::Quorum { leader, term } => self.quorum_answers(leader, term),
             Event::Pings { leader, term } => self.leader_pings(leader, term),
             Event::Expiries { leader, term } => self.leader_expires(leader, term),
@@ -451,6 +486,7 @@ impl World {
             tree: tree::Tree::new(),
             applied: 0,
             touched: std::collections::BTreeMap::new(),
+            outgoing: server::Outgoing::default(),
             watches: watches::Watches::default(),
             attached: std::collections::BTreeMap::new(),
         };
@@ -469,6 +505,7 @@ impl World {
                 sync_limit: options.sync_limit,
                 client_latency: options.client_latency,
                 server_latency: options.server_latency,
+                queueing: options.queueing,
                 commit_latency: options.commit_latency,
                 election: options.election,
                 outstanding: nanos(options.outstanding),
@@ -510,6 +547,7 @@ impl World {
                 servers: 1,
                 client_latency: none,
                 server_latency: none,
+                queueing: none,
                 commit_latency: none,
                 ..WorldOptions::default()
             },

@@ -92,6 +92,7 @@ pub(super) enum Phase {
 /// What the handshake tells the client.
 #[derive(Debug)]
 pub(super) struct Attached {
+    pub server: String,
     pub session: i64,
     pub password: Vec<u8>,
     pub timeout: Nanos,

@@ -29,9 +29,19 @@ pub(super) struct Server {
     pub applied: usize,
     /// The sessions heard of since the last answer to a ping of the leader's, with their timeouts.
     pub touched: BTreeMap<i64, Nanos>,
+    /// What a follower has yet to send to its leader.
+    pub outgoing: Outgoing,
     pub watches: Watches,
     /// The connection of each session attached here.
     pub attached: BTreeMap<i64, ConnId>,
+}
+
+/// The queue of a follower's first processor.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    pub queue: VecDeque<ToLeader>,
+    /// When the youngest of them will be taken up.
+    pub last: Nanos,
 }
 
 /// The server's end of a connection.
@@ -102,12 +112,12 @@ impl State {
             Request::Close => Write::CloseSession { id: session },
             Request::Sync => {
                 self.enqueue(id, xid, Stage::Forwarded);
-                return self.send_to_leader(server, ToLeader::Sync(origin));
+                return self.forward(server, ToLeader::Sync(origin));
             }
             read => return self.enqueue(id, xid, Stage::Read(read)),
         };
         self.enqueue(id, xid, Stage::Forwarded);
-        self.send_to_leader(server, ToLeader::Write { origin, session, write });
+        self.forward(server, ToLeader::Write { origin, session, write });
     }
 
     fn enqueue(&mut self, id: ConnId, xid: u64, stage: Stage) {

@@ -17,6 +17,8 @@ use crate::zk::{
 pub(super) struct ZooKeeperConnection {
     pub(super) link: Arc<Link>,
     pub(super) credentials: SessionCredentials,
+    /// The server's address, unless it may be any of several.
+    pub(super) server: Option<String>,
     pub(super) session_timeout: Duration,
     pub(super) read_only: bool,
 }
@@ -33,6 +35,10 @@ impl Drop for ZooKeeperConnection {
 impl Connection for ZooKeeperConnection {
     fn credentials(&self) -> SessionCredentials {
         self.credentials.clone()
+    }
+
+    fn server(&self) -> Option<&str> {
+        self.server.as_deref()
     }
 
     fn session_timeout(&self) -> Duration {

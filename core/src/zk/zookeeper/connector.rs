@@ -172,7 +172,12 @@ impl Shared {
         *self.granted.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((request.session_timeout, session_timeout));
         let session = client.session().clone();
+        let server = match target.peers.as_slice() {
+            [peer] => Some(peer.to_string()),
+            _ => None,
+        };
         Ok(ZooKeeperConnection {
+            server,
             read_only: session.is_readonly(),
             credentials: SessionCredentials {
                 id: SessionId(session.id().0),
