@@ -6,6 +6,7 @@ mod ensemble;
 mod kill;
 mod leftovers;
 mod losing;
+mod orphans;
 mod partition;
 mod places;
 mod states;
