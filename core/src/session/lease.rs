@@ -17,6 +17,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::retry::backoff;
 use crate::env::Moment;
 
 /// The tick that is assumed where nothing is known: longer than the server's default of 2 s.
@@ -60,6 +61,10 @@ pub(crate) struct LeaseClock {
     on_its_way: Option<(Touch, Moment)>,
     /// Answered requests of this connection that the leader may not have heard of, oldest first.
     touches: VecDeque<Touch>,
+    /// When the last heartbeat that was answered was sent.
+    last_sent: Option<Moment>,
+    /// Whether that was soon after the one before.
+    soon_after: bool,
     deadline: Moment,
 }
 
@@ -82,6 +87,8 @@ impl LeaseClock {
             unproven: None,
             on_its_way: None,
             touches: VecDeque::from([Touch { sent, answered }]),
+            last_sent: None,
+            soon_after: false,
             deadline: sent.plus(timeout).minus(margin),
         }
     }
@@ -113,6 +120,8 @@ impl LeaseClock {
         }
         self.touches.clear();
         self.on_its_way = None;
+        self.last_sent = None;
+        self.soon_after = false;
         self.touches.push_back(this);
     }
 
@@ -138,6 +147,8 @@ impl LeaseClock {
         self.touches.push_back(this);
         // What this heartbeat shows to be on its way is known to have arrived once a later one is answered.
         let confirmed = self.on_its_way.take_if(|(_, since)| sent >= *since).map(|(touch, _)| touch);
+        let before = self.last_sent.replace(sent);
+        self.soon_after = before.is_some_and(|before| sent < before.plus(self.shortest_interval()));
         if let Some(heard) = heard {
             self.on_its_way = Some((heard, answered));
         }
@@ -151,19 +162,37 @@ impl LeaseClock {
         self.deadline
     }
 
-    /// When to send the next heartbeat: a sixth of the timeout after the last, or a little later where that
-    /// lets it prove one more request. At once where the lease has not been extended since the attachment.
+    /// When to send the next heartbeat: a [`heartbeat_interval`] after the last, or a little later where that
+    /// lets it prove one more request. At once where it is the second of a pair, or where the lease has not been
+    /// extended since the attachment.
+    ///
+    /// Where a round trip takes a tick or longer, the second of a pair is itself the first of another, and so on:
+    /// then a third waits.
     pub(crate) fn next_heartbeat(&self, last_sent: Moment) -> Moment {
         if self.unproven.is_some() || self.on_its_way.is_some() {
-            return last_sent;
+            return last_sent.plus(if self.soon_after { self.shortest_interval() } else { Duration::ZERO });
         }
-        let slot = last_sent.plus(heartbeat_interval(self.timeout));
+        let slot = last_sent.plus(heartbeat_interval(self.timeout, self.tick));
         let latest = slot.plus(self.timeout / 40);
         self.touches
             .iter()
             .map(|touch| touch.answered.plus(self.tick))
             .rfind(|provable| *provable <= latest)
             .map_or(slot, |provable| provable.max(slot))
+    }
+
+    /// When to send a heartbeat again that an overloaded server refused at `now`, after so many refusals in a row:
+    /// soon at first, then at growing distances, but never so late that what is left of the lease would not do for a
+    /// few tries more.
+    pub(crate) fn ask_again(&self, now: Moment, refusals: u32) -> Moment {
+        let first = self.timeout / 240;
+        let delay = backoff(first, self.timeout / 24, refusals);
+        now.plus(delay.min(self.deadline.since(now) / 8).max(first))
+    }
+
+    /// The shortest time between the pairs of heartbeats.
+    fn shortest_interval(&self) -> Duration {
+        self.timeout / 12
     }
 
     /// The longest outage that costs nothing, wherever between two heartbeats it begins.
@@ -202,10 +231,19 @@ impl MaxBySent for Option<Touch> {
     }
 }
 
-/// How often a live session sends a heartbeat.
+/// How often a live session sends a pair of heartbeats: as seldom as can be, so that the request that the last pair
+/// has proved is never older than a sixth of the timeout and a tick when the next pair is due.
+///
+/// A pair proves what was answered a tick before. So where the tick is short that was the pair before it, and where it
+/// is long it is made to be a whole number of intervals. Between a twelfth and a sixth of the timeout.
 #[must_use]
-pub fn heartbeat_interval(timeout: Duration) -> Duration {
-    timeout / 6
+pub fn heartbeat_interval(timeout: Duration, tick: Duration) -> Duration {
+    let most = timeout / 6;
+    if tick <= most {
+        return (most + tick) / 2;
+    }
+    let intervals = tick.as_nanos().div_ceil(most.as_nanos().max(1));
+    tick / u32::try_from(intervals).unwrap_or(u32::MAX)
 }
 
 /// What is taken off the lease for clocks that drift and timers that fire late: the larger of 200 ms and a
@@ -215,7 +253,7 @@ pub fn margin(timeout: Duration) -> Duration {
     (timeout / 20).max(Duration::from_millis(200)).min(timeout / 10)
 }
 
-/// The longest outage that a session survives: its timeout, less a heartbeat interval, a tick, the margin, and the
+/// The longest outage that a session survives: its timeout, less a sixth of it, a tick, the margin, and the
 /// attempt to connect that may be under way in vain when the network comes back.
 #[must_use]
 pub fn survivable_outage(timeout: Duration, tick: Duration) -> Duration {
@@ -234,7 +272,7 @@ pub(crate) fn reconnect_delay(slack: Duration) -> Duration {
 }
 
 fn slack(timeout: Duration, tick: Duration) -> Duration {
-    timeout.saturating_sub(heartbeat_interval(timeout)).saturating_sub(tick).saturating_sub(margin(timeout))
+    timeout.saturating_sub(timeout / 6).saturating_sub(tick).saturating_sub(margin(timeout))
 }
 
 /// The tick to reckon with, and what to tell the user about the setting.
@@ -329,16 +367,16 @@ mod tests {
         clock.answered(at(410), at(415));
         assert_eq!(clock.deadline(), at(3_800), "proves the connect, not the heartbeat answered at 212");
         clock.answered(at(416), at(420));
-        clock.answered(at(700), at(705));
+        clock.answered(at(800), at(805));
         assert_eq!(
             clock.deadline(),
             at(209 + 3_800),
             "416 is sent on, and the leader may not have heard yet"
         );
-        assert_eq!(clock.next_heartbeat(at(700)), at(700), "another at once");
-        clock.answered(at(705), at(708));
+        assert_eq!(clock.next_heartbeat(at(800)), at(800), "another at once");
+        clock.answered(at(805), at(808));
         assert_eq!(clock.deadline(), at(416 + 3_800));
-        assert!(clock.next_heartbeat(at(705)) > at(1_300), "a pair of them for each interval");
+        assert!(clock.next_heartbeat(at(805)) > at(1_200), "a pair of them for each interval");
     }
 
     #[test]
@@ -399,6 +437,89 @@ mod tests {
         let clock = LeaseClock::start(Rule::OneTick, at(0), at(3), ms(6_000), ms(1_000));
         assert_eq!(clock.next_heartbeat(at(0)), at(1_003), "a tick after the connect was answered");
         let clock = LeaseClock::start(Rule::OneTick, at(0), at(3), ms(6_000), ms(200));
-        assert_eq!(clock.next_heartbeat(at(0)), at(1_000), "a sixth after the last");
+        assert_eq!(clock.next_heartbeat(at(0)), at(600), "an interval after the last");
+    }
+
+    #[test]
+    fn intervals_are_a_sixth_of_the_timeout_or_shorter_to_fit_the_tick() {
+        for (timeout, tick, interval) in [
+            (30_000, 3_000, 4_000),
+            (30_000, 0, 2_500),
+            (30_000, 5_000, 5_000),
+            (30_000, 6_000, 3_000),
+            (6_000, 3_000, 1_000),
+        ] {
+            assert_eq!(heartbeat_interval(ms(timeout), ms(tick)), ms(interval), "{timeout} {tick}");
+        }
+        assert_eq!(heartbeat_interval(Duration::ZERO, Duration::ZERO), Duration::ZERO);
+    }
+
+    /// Runs the clock for ten timeouts on a network with this round trip, and returns how many heartbeats were sent
+    /// for each timeout, and the shortest time that the lease had left when a heartbeat was due, after the first.
+    fn pace(timeout: u64, tick: u64, round_trip: u64) -> (f64, Duration) {
+        const TIMEOUTS: u64 = 10;
+        let mut clock = LeaseClock::start(Rule::OneTick, at(0), at(round_trip), ms(timeout), ms(tick));
+        let (mut now, mut last_sent) = (at(round_trip), at(round_trip));
+        let (mut sent, mut least) = (0, ms(timeout));
+        while now < at(TIMEOUTS * timeout) {
+            now = now.max(clock.next_heartbeat(last_sent));
+            if now > at(timeout) {
+                least = least.min(clock.deadline().since(now));
+            }
+            last_sent = now;
+            now = now.plus(ms(round_trip).max(Duration::from_micros(1)));
+            clock.answered(last_sent, now);
+            sent += 1;
+        }
+        (f64::from(sent) / TIMEOUTS as f64, least)
+    }
+
+    #[test]
+    fn heartbeats_are_often_enough_for_the_outage_that_is_promised() {
+        for timeout in [4_000, 6_000, 10_000, 30_000, 40_000] {
+            for tick in [1, 50, 200, 500, 1_000, 2_000, 3_000, 5_000, 6_000] {
+                for round_trip in [0, 1, 10] {
+                    let tick = tick.min(timeout / 2);
+                    let (sent, least) = pace(timeout, tick, round_trip);
+                    let promised = slack(ms(timeout), ms(tick)).saturating_sub(4 * ms(round_trip + 1));
+                    assert!(least >= promised, "{timeout} {tick} {round_trip}: {least:?} of {promised:?}");
+                    assert!(sent < 25.0, "{timeout} {tick} {round_trip}: {sent}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn heartbeats_are_spaced_where_a_round_trip_takes_a_tick_or_longer() {
+        for (timeout, tick, round_trip) in [
+            (30_000, 3_000, 3_000),
+            (30_000, 3_000, 4_000),
+            (30_000, 1, 1),
+            (30_000, 1, 40),
+            (30_000, 200, 200),
+            (30_000, 200, 250),
+            (4_000, 200, 200),
+            (4_000, 200, 210),
+            (4_000, 1, 3),
+        ] {
+            let (sent, least) = pace(timeout, tick, round_trip);
+            assert!(sent < 25.0, "{timeout} {tick} {round_trip}: {sent}");
+            assert!(least > ms(timeout / 3), "{timeout} {tick} {round_trip}: {least:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_heartbeat_is_sent_again_soon_and_then_less_often() {
+        let clock = LeaseClock::start(Rule::OneTick, at(0), at(10), ms(24_000), ms(200));
+        let mut now = at(4_000);
+        let mut delays = Vec::new();
+        while now < clock.deadline() {
+            let next = clock.ask_again(now, delays.len() as u32);
+            delays.push(next.since(now).as_millis());
+            now = next;
+        }
+        assert_eq!(delays[..6], [100, 200, 400, 800, 1_000, 1_000], "{delays:?}");
+        assert!(delays.iter().rev().take(6).all(|delay| *delay == 100), "and often at the end: {delays:?}");
+        assert!(delays.len() < 60, "{}", delays.len());
     }
 }

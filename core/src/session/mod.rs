@@ -1,6 +1,7 @@
 //! Sessions: one supervisor owns the connection, a lease clock says until when the session can be relied on,
 //! and listeners are told of every change of state.
 
+mod beat;
 mod hub;
 mod lease;
 mod retry;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::beat::beat;
 use super::hub::{Hub, Link, SessionInfo};
 use super::lease::{self, LeaseClock};
 use super::retry::{backoff, jittered};
@@ -14,9 +15,7 @@ use super::states::SessionEvent;
 use super::{Heartbeat, Session, SessionEnd};
 use crate::env::Moment;
 use crate::error::{Error, ErrorCode};
-use crate::zk::{
-    ConnectError, ConnectRequest, Connection, EndReason, Endpoint, Operation, SessionCredentials, ZkError,
-};
+use crate::zk::{ConnectError, ConnectRequest, Connection, EndReason, Endpoint, SessionCredentials, ZkError};
 
 /// The first delay between two rounds of connecting.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
@@ -377,46 +376,6 @@ async fn lease_over(hub: &Hub, session: &Session) -> SessionEnd {
     }
 }
 
-/// Sends heartbeats and notes their answers, until the connection can't be relied on. Says why.
-async fn beat(hub: &Hub, link: &Link, lease: &mut LeaseClock) -> &'static str {
-    let mut last_sent = hub.env.now();
-    loop {
-        hub.env.sleep_until(Some(lease.next_heartbeat(last_sent))).await;
-        let sent = hub.env.now();
-        let reply = match hub.options.heartbeat {
-            // A server in read-only mode has no leader to ask.
-            _ if link.connection.is_read_only() => {
-                let reply = link.connection.exists("/");
-                Box::pin(async move { reply.await.map(drop) })
-            }
-            Heartbeat::Session => link.connection.sync("/"),
-            Heartbeat::Quorum => {
-                link.connection.multi(vec![Operation::Check { path: "/".to_owned(), version: None }])
-            }
-        };
-        let reply = tokio::select! {
-            biased;
-            reply = reply => reply,
-            () = hub.env.sleep(patience(lease)) => return "a heartbeat was not answered in time",
-        };
-        let now = hub.env.now();
-        match reply {
-            // Overloaded, and alive: what it refused proves nothing, and leaving it would add to its load.
-            Err(ZkError::Throttled) => {}
-            Err(error) if error.outcome_unknown() || error.can_retry() => return "a heartbeat failed",
-            _ if link.connection.is_read_only() => {}
-            // Any answer of the leader's will do, a refusal too: it went the same way.
-            Ok(()) | Err(_) => {
-                lease.answered(sent, now);
-                if !link.session.set_deadline(lease.deadline()) {
-                    return "the lease ran out";
-                }
-            }
-        }
-        last_sent = sent;
-    }
-}
-
 /// While we are with a read-only server, looks for one that grants locks.
 async fn seek_writable(hub: &Hub, link: &Link, hosts: &mut Hosts) -> Attached {
     if !link.connection.is_read_only() {
@@ -431,11 +390,6 @@ async fn seek_writable(hub: &Hub, link: &Link, hosts: &mut Hosts) -> Attached {
             return Attached { connection, sent };
         }
     }
-}
-
-/// How long to wait for an answer before another server is tried: a third of the time that the lease leaves.
-fn patience(lease: &LeaseClock) -> Duration {
-    (lease.slack() / 3).max(Duration::from_millis(100)).min(lease.timeout() / 3)
 }
 
 async fn try_connect(
