@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forelock_testkit::processes;
 use forelock_testkit::proxy::boot_time_ns;
 
 use crate::protocol::{Line, Request};
@@ -217,20 +218,20 @@ impl Actor {
     /// Kills the process.
     pub fn kill(&mut self) {
         if self.status.is_none() {
-            self.signal(libc::SIGKILL);
-            self.status = self.child.wait().ok();
+            self.transcript.note(format!("{} is killed", self.name));
+            self.status = processes::kill(&mut self.child).ok();
         }
     }
 
-    /// Freezes the process, and returns when it is frozen.
-    pub fn freeze(&mut self) {
-        self.signal(libc::SIGSTOP);
-        // SAFETY: an all-zero siginfo_t is a valid one for waitid to fill, and the child is our own.
-        unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, self.child.id(), &raw mut info, libc::WSTOPPED | libc::WNOWAIT);
-        }
+    /// Freezes the process, and returns when it stands still.
+    ///
+    /// # Errors
+    /// When it has ended, or does not stand still.
+    pub fn freeze(&mut self) -> Result<(), String> {
+        self.transcript.note(format!("{} is frozen", self.name));
+        processes::freeze(self.child.id()).map_err(|error| format!("freezing {}: {error}", self.name))?;
         self.frozen = true;
+        Ok(())
     }
 
     /// Lets a frozen process go on.

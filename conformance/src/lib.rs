@@ -9,7 +9,6 @@
 
 pub mod actor;
 pub mod agents;
-pub mod lateness;
 pub mod matrix;
 pub mod protocol;
 pub mod report;

@@ -135,7 +135,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(mut link) = lock(&self.link).link.take() {
-            let _ = link.close_session();
+            let _ = link.close_quickly();
         }
     }
 }
@@ -144,7 +144,7 @@ impl Observer {
     /// Connects with a session of 30 s, or as much of it as the server grants.
     ///
     /// # Errors
-    /// When the server cannot be reached within 5 s.
+    /// When the server cannot be reached within 60 s.
     pub fn connect(server: SocketAddr) -> Result<Self, ObserverError> {
         Self::connect_for(server, Duration::from_secs(30))
     }
@@ -152,7 +152,7 @@ impl Observer {
     /// Connects with a session of `timeout`, or what the server makes of it.
     ///
     /// # Errors
-    /// When the server cannot be reached within 5 s.
+    /// When the server cannot be reached within 60 s.
     pub fn connect_for(server: SocketAddr, timeout: Duration) -> Result<Self, ObserverError> {
         let link = Link::attach(server, timeout, 0, &[])?;
         let interval = link.timeout / 3;

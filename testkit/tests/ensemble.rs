@@ -5,7 +5,7 @@ use std::time::Duration;
 use forelock_testkit::servers::Mode;
 use forelock_testkit::{CreateMode, Ensemble, Observer, Version, ZooKeeper};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 fn start(version: Version) -> Ensemble {
     Ensemble::builder().server(ZooKeeper::builder().version(version)).start().expect("an ensemble")

@@ -13,7 +13,7 @@ use forelock_testkit::{
     wire::Writer,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// One server for all tests; each works under a node of its own, through a proxy of its own.
 static SERVER: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::start().expect("a server"));

@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forelock_testkit::proxy::{Mark, RuleHandle};
-use forelock_testkit::{FaultProxy, Observer};
+use forelock_testkit::{FaultProxy, Lateness, Observer};
 
 use crate::actor::{Actor, Transcript};
 use crate::agents::Settings;
-use crate::lateness::Lateness;
 use crate::matrix::Cell;
 use crate::report::Outcome;
 use crate::scenario::{Action, Scenario, ServerVerb};
@@ -250,12 +249,10 @@ impl<'a> Play<'a> {
 
     /// Whether a time is within limits; the upper one is extended by how late the machine was meanwhile.
     fn in_time(&self, took: Duration, limits: &RangeInclusive<Duration>, from: u64, to: u64) -> bool {
-        // A probe that could not run either notes it only when it runs again.
-        const AFTERMATH: u64 = 200_000_000;
         if limits.contains(&took) {
             return true;
         }
-        let late = self.stage.lateness.between(from, to + AFTERMATH);
+        let late = self.stage.lateness.between(from, to);
         self.transcript
             .note(format!("-- {took:?} is not within {limits:?}; the machine was late by {late:?}"));
         (*limits.start()..=*limits.end() + late).contains(&took)

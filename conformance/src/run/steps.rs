@@ -265,7 +265,7 @@ impl Play<'_> {
         let player = self.player_mut(actor)?;
         match what {
             ProcessVerb::Kill => player.actor.kill(),
-            ProcessVerb::Freeze => player.actor.freeze(),
+            ProcessVerb::Freeze => player.actor.freeze()?,
             ProcessVerb::Thaw => player.actor.thaw(),
             ProcessVerb::Interrupt => player.actor.interrupt(),
             ProcessVerb::Exit => player.actor.end(super::END_PATIENCE)?,
@@ -286,7 +286,7 @@ impl Play<'_> {
         match verb {
             ServerVerb::Stop => server.stop(),
             ServerVerb::Kill => server.kill(),
-            ServerVerb::Pause => server.pause(),
+            ServerVerb::Pause => server.pause().map_err(|error| error.to_string())?,
             ServerVerb::Resume => server.resume(),
             ServerVerb::Start | ServerVerb::Restart => server.restart().map_err(|error| error.to_string())?,
             ServerVerb::Wipe => server.wipe().map_err(|error| error.to_string())?,

@@ -56,7 +56,8 @@ impl World for Real {
     }
 
     fn session_timeout(&self) -> Duration {
-        Duration::from_secs(2)
+        // The longest that it grants: short ones have no room for a busy machine.
+        Duration::from_secs(4)
     }
 }
 

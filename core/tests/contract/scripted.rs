@@ -33,7 +33,7 @@ impl Server {
             endpoint: Endpoint { host: "127.0.0.1".to_owned(), port },
             session: None,
             session_timeout: timeout,
-            connect_timeout: Duration::from_secs(5),
+            connect_timeout: PATIENCE,
             read_only: false,
         }
     }

@@ -10,7 +10,7 @@ use forelock::zk::{
 };
 
 /// How long anything may take that is waited for. Nothing waits this long unless it is broken.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ZooKeeper to hold to the contract.
 pub trait World: Send + Sync {
@@ -62,7 +62,7 @@ pub fn request(world: &dyn World, session: Option<SessionCredentials>) -> Connec
         endpoint: world.endpoints()[0].clone(),
         session,
         session_timeout: world.session_timeout(),
-        connect_timeout: Duration::from_secs(10),
+        connect_timeout: PATIENCE,
         read_only: false,
     }
 }

@@ -211,7 +211,7 @@ async fn an_owner_acquires_again_at_once_and_only_it_may_release() {
         timeout: Timeout::After(timeout),
         ..AcquireOptions::default()
     };
-    let short = Duration::from_millis(200);
+    let short = Duration::from_secs(2);
     let outer = soon("outer", mutex.acquire_with(as_owner(&ann, SOON))).await.expect("acquired");
     let inner = soon("inner", mutex.acquire_with(as_owner(&ann, short))).await.expect("at once");
     assert_eq!(outer.token(), inner.token());

@@ -27,6 +27,7 @@ fn impatient() -> Options {
 }
 
 async fn on_time(what: &str, mutex: Mutex) {
+    let limit = Limited::begin();
     let (acquired, tried) = {
         let (for_acquire, for_try) = (mutex.clone(), mutex);
         let acquire = tokio::spawn(async move {
@@ -44,11 +45,12 @@ async fn on_time(what: &str, mutex: Mutex) {
     let (result, took) = acquired;
     let error = result.expect_err(what);
     assert_eq!(error.code(), ErrorCode::TimedOut, "{what}: {error}");
-    assert!(took >= TIMEOUT && took <= TIMEOUT + GRACE, "{what}: acquire took {took:?}");
+    assert!(took >= TIMEOUT, "{what}: acquire took {took:?}");
+    limit.allows(took, TIMEOUT + GRACE, &format!("{what}: acquire"));
     let (result, took) = tried;
     let error = result.expect_err(what);
     assert_eq!(error.code(), ErrorCode::ConnectionLost, "{what}: {error}");
-    assert!(took <= TIMEOUT + GRACE, "{what}: try-acquire took {took:?}");
+    limit.allows(took, TIMEOUT + GRACE, &format!("{what}: try-acquire"));
 }
 
 /// From the first use on, nothing was ever connected.
@@ -89,7 +91,7 @@ fn cause(trouble: Trouble, proxy: &forelock_testkit::FaultProxy, server: &forelo
         }
         Trouble::Swallowing => net.blackhole(Flow::Both, Scope::All),
         Trouble::Stalled => net.stall(Flow::ToClient, Scope::All),
-        Trouble::Stopped => server.pause(),
+        Trouble::Stopped => server.pause().expect("frozen"),
     }
 }
 
@@ -108,7 +110,7 @@ async fn only_the_remaining_time_is_waited_after_a_wake_up() {
         in_front.push(tokio::spawn(async move { mutex.acquire().await }));
         observer.until_children("/remaining", SOON, move |c| c.len() == index + 2).await.expect("in line");
     }
-    let began = Instant::now();
+    let limit = Limited::begin();
     let waiter = tokio::spawn(async move { mutex.acquire_timeout(TIMEOUT).await });
     observer.until_children("/remaining", SOON, |c| c.len() == 6).await.expect("in line");
     for waiter in in_front.iter().rev() {
@@ -116,9 +118,8 @@ async fn only_the_remaining_time_is_waited_after_a_wake_up() {
         waiter.abort();
     }
     let error = waiter.await.expect("no panic").expect_err("held all the time");
-    let took = began.elapsed();
+    limit.is_within(TIMEOUT + GRACE, "the acquire that was woken on the way");
     assert_eq!(error.code(), ErrorCode::TimedOut);
-    assert!(took <= TIMEOUT + GRACE, "{took:?}");
     assert!(error.waited().is_some_and(|waited| waited >= TIMEOUT), "{error}");
     drop(held);
 }
@@ -130,9 +131,9 @@ async fn the_message_names_path_holder_and_time_waited() {
     let client = connected(&server.connect_string()).await;
     let mutex = client.mutex("/message").expect("a path");
     let held = soon("held", mutex.acquire()).await.expect("acquired");
-    let error = mutex.acquire_timeout(Duration::from_millis(150)).await.expect_err("held");
+    let error = mutex.acquire_timeout(Duration::from_secs(1)).await.expect_err("held");
     let text = error.to_string();
-    for part in ["/message: ", "1 ahead", "after 0.15", &format!("pid {}", std::process::id()), held.node()] {
+    for part in ["/message: ", "1 ahead", "after 1.", &format!("pid {}", std::process::id()), held.node()] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
 }

@@ -19,7 +19,7 @@ async fn prefixes_go_before_everything_and_are_not_handed_back() {
     assert_eq!(held.path(), "/locks/one");
     let on_server = observer(&server).children("/chroot/x/team/a/locks/one").expect("listed");
     assert_eq!(on_server, [held.node()]);
-    let error = mutex.acquire_timeout(Duration::from_millis(100)).await.expect_err("held");
+    let error = mutex.acquire_timeout(Duration::from_secs(1)).await.expect_err("held");
     assert_eq!(error.path(), Some("/locks/one"));
     assert!(!error.to_string().contains("team"), "{error}");
 }
@@ -62,7 +62,7 @@ async fn each_naming_has_its_form_and_both_kinds_of_contender_are_waited_for() {
             .create(&format!("{path}/{other}"), b"them", CreateMode::EphemeralSequential)
             .expect("made");
         assert!(soon("try", mutex.try_acquire()).await.expect("asked").is_none());
-        let error = mutex.acquire_timeout(Duration::from_millis(100)).await.expect_err("held");
+        let error = mutex.acquire_timeout(Duration::from_secs(1)).await.expect_err("held");
         assert!(error.holder().is_some_and(|holder| holder.contains("them")), "{error}");
         observer.delete(&theirs).expect("deleted");
         soon("acquire", mutex.acquire()).await.expect("acquired").release().await.expect("released");

@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forelock::{Client, Options};
-use forelock_testkit::{FaultProxy, Observer, Op, ZooKeeper};
+use forelock_testkit::{FaultProxy, Lateness, Observer, Op, ZooKeeper};
 
 /// How long anything may take that should happen at once.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// The tick of [`fast_server`].
 pub const TICK: Duration = Duration::from_millis(200);
@@ -76,6 +76,34 @@ pub async fn eventually(what: &str, mut fits: impl FnMut() -> bool) {
     while !fits() {
         assert!(began.elapsed() < SOON, "{what}: not after {SOON:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Time that has a limit: it runs from the making of this.
+pub struct Limited {
+    began: Instant,
+    lateness: Lateness,
+}
+
+impl Limited {
+    pub fn begin() -> Self {
+        Self { lateness: Lateness::watch(), began: Instant::now() }
+    }
+
+    /// Fails when more than `most` has passed; but for as long as the machine itself was late, nobody is to blame.
+    #[track_caller]
+    pub fn is_within(&self, most: Duration, what: &str) {
+        self.allows(self.began.elapsed(), most, what);
+    }
+
+    /// The same, for something that took so long in the meantime.
+    #[track_caller]
+    pub fn allows(&self, took: Duration, most: Duration, what: &str) {
+        let late = self.lateness.so_far();
+        assert!(
+            took <= most + late,
+            "{what}: {took:?}, with {most:?} allowed and a machine late by {late:?}"
+        );
     }
 }
 

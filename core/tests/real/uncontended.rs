@@ -21,7 +21,7 @@ async fn one_round_trip(delay: Duration) {
     soon("first acquire", mutex.acquire()).await.expect("acquired").release().await.expect("released");
     let journal = proxy.handle().journal();
     proxy.handle().delay(delay, delay, Scope::All);
-    for _ in 0..20 {
+    for _ in 0..10 {
         let mark = journal.mark();
         let held = soon("acquire", mutex.acquire()).await.expect("acquired");
         journal
@@ -51,8 +51,8 @@ async fn acquire_is_one_round_trip_and_release_one_request() {
 
 /// The socket sends a second small request without waiting for the answer to the first.
 #[tokio::test]
-async fn acquire_is_one_round_trip_with_2_ms_of_delay_each_way() {
-    one_round_trip(Duration::from_millis(2)).await;
+async fn acquire_is_one_round_trip_however_long_it_takes() {
+    one_round_trip(Duration::from_millis(20)).await;
 }
 
 #[tokio::test]

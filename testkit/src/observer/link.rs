@@ -8,7 +8,7 @@ use super::ObserverError;
 use crate::wire::{MAX_FRAME, Malformed, Op, Reader, Writer, XID_PING};
 
 /// How long connecting and each answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -108,6 +108,12 @@ impl Link {
 
     pub fn close_session(&mut self) -> Result<(), ObserverError> {
         self.call(Op::CloseSession, &[]).map(drop)
+    }
+
+    /// Closes the session, without much patience: the server may be gone for good, or the network with it.
+    pub fn close_quickly(&mut self) -> Result<(), ObserverError> {
+        self.stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        self.close_session()
     }
 
     fn reply(&mut self, xid: i32) -> Result<Reply, ObserverError> {

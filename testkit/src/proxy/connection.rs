@@ -116,7 +116,7 @@ async fn connect(shared: &Shared) -> io::Result<TcpStream> {
 
 /// How long the proxy goes on reading after a cut with EOF. A socket closed with unread bytes in it would send
 /// RST after the FIN.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(60);
 
 async fn drain(mut stream: TcpStream) {
     let mut discarded = [0; 4096];

@@ -129,7 +129,7 @@ impl ProxyHandle {
     }
 
     fn cut_where(&self, how: Cut, chosen: impl Fn(&ConnectionInfo) -> bool) -> usize {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         let mut connections = lock(&self.shared.connections);
         let cut: Vec<Arc<Connection>> =
             connections.values().filter(|connection| chosen(&info(connection))).cloned().collect();

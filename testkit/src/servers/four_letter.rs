@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{ServerError, ZooKeeper};
+use crate::processes;
 
 /// What a server is at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub enum Mode {
     ReadOnly,
 }
 
-/// Sends one word and reads the answer.
-pub(super) fn ask(server: SocketAddr, word: &str) -> io::Result<String> {
+/// Sends one word and reads the answer, unless the server is silent for 2 s.
+pub(super) fn ask_once(server: SocketAddr, word: &str) -> io::Result<String> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -31,6 +32,10 @@ pub(super) fn ask(server: SocketAddr, word: &str) -> io::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 pub(super) fn mode(srvr: &str) -> Option<Mode> {
@@ -95,9 +100,21 @@ impl ZooKeeper {
     /// Sends a four-letter word (`srvr`, `mntr`, `cons`, `dump`, `wchc`, `wchp`, …) and returns the answer.
     ///
     /// # Errors
-    /// When the server does not answer within 2 s: it is stopped, or frozen.
+    /// When the server does not answer: it is stopped, or frozen.
     pub fn four_letter(&self, word: &str) -> Result<String, ServerError> {
-        ask(self.client_addr(), word).map_err(ServerError::io(format!("asking the server for {word}")))
+        /// One that neither answers nor stands still is only slow, on a busy machine.
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let asked = Instant::now();
+        loop {
+            match ask_once(self.client_addr(), word) {
+                Err(error) if is_silence(&error) && asked.elapsed() < PATIENCE && !self.is_frozen() => {}
+                answer => return answer.map_err(ServerError::io(format!("asking the server for {word}"))),
+            }
+        }
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.pid().is_some_and(processes::is_frozen)
     }
 
     /// What the server is, or `None` when it does not serve (yet, or any more).

@@ -8,10 +8,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, Once, OnceLock, mpsc};
 use std::time::Duration;
 
+use crate::processes;
 use crate::wait::{lock, poll_until};
 
 /// Running servers and their folders, for the end of our process: a server in a `static` is never dropped.
 static RUNNING: Mutex<Vec<(i32, PathBuf)>> = Mutex::new(Vec::new());
+
+/// How long a server may take to end in order before it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -61,16 +65,15 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Ends it: with SIGTERM if `gracefully`, and with SIGKILL if that does not help.
+    /// Ends it: with SIGTERM if `gracefully`, and with SIGKILL if that does not help. Returns when it has ended.
     pub(super) fn end(&mut self, gracefully: bool) {
         if gracefully {
             self.signal(libc::SIGTERM);
             self.signal(libc::SIGCONT);
-            let _ = poll_until(String::new, Duration::from_secs(10), || self.ended());
+            let _ = poll_until(String::new, END_PATIENCE, || self.ended());
         }
         lock(&RUNNING).retain(|(pid, _)| *pid != raw_pid(&self.child));
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = processes::kill(&mut self.child);
     }
 }
 

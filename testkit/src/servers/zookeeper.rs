@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use super::process::{self, Process};
 use super::scratch::Scratch;
 use super::{ServerError, Version, four_letter, jars};
+use crate::processes;
 use crate::proxy::listener::ReservedPort;
 use crate::wait::lock;
 
 /// How long a server may take to serve; a JVM on a busy machine needs seconds.
-pub(super) const START_DEADLINE: Duration = Duration::from_secs(60);
+pub(super) const START_DEADLINE: Duration = Duration::from_secs(120);
 
 const LOGBACK: &str = r#"<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -215,10 +216,15 @@ impl ZooKeeper {
         }
     }
 
-    /// Freezes the server (SIGSTOP). The kernel goes on accepting connections and bytes for it.
-    pub fn pause(&self) {
-        if let Some(process) = &*self.process() {
-            process.signal(libc::SIGSTOP);
+    /// Freezes the server (SIGSTOP), and returns when it stands still. The kernel goes on accepting connections and
+    /// bytes for it.
+    ///
+    /// # Errors
+    /// When it does not stand still.
+    pub fn pause(&self) -> Result<(), ServerError> {
+        match self.pid() {
+            Some(pid) => processes::freeze(pid).map_err(ServerError::io("freezing the server")),
+            None => Ok(()),
         }
     }
 
@@ -282,7 +288,7 @@ impl ZooKeeper {
     pub(super) fn wait_until_serving(&self, deadline: Duration) -> Result<(), ServerError> {
         let start = Instant::now();
         loop {
-            if four_letter::ask(self.client_addr(), "srvr")
+            if four_letter::ask_once(self.client_addr(), "srvr")
                 .is_ok_and(|srvr| four_letter::mode(&srvr).is_some())
             {
                 return Ok(());

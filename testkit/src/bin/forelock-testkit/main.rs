@@ -16,6 +16,9 @@ Usage:
   forelock-testkit fetch [--version V]
       Downloads the jars of a ZooKeeper (of all versions without --version).
 
+  forelock-testkit freeze PID
+      Freezes a process (SIGSTOP), and returns when none of its threads runs. SIGCONT lets it go on.
+
   forelock-testkit serve [--version V] [--tick-ms N] [--min-session-ms N] [--max-session-ms N]
                          [--config KEY=VALUE]...
       Starts a ZooKeeper on a free port, prints {\"connect\":\"127.0.0.1:PORT\",\"pid\":N,\"version\":V} when it
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         "fetch" => serve::fetch(arguments),
         "serve" => serve::run(arguments),
         "proxy" => proxy::run(arguments),
+        "freeze" => serve::freeze(arguments),
         "" | "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())

@@ -1,9 +1,9 @@
-//! `fetch` and `serve`.
+//! `fetch`, `freeze` and `serve`.
 
 use std::time::Duration;
 
 use forelock_testkit::servers::{ServerError, fetch as fetch_jars};
-use forelock_testkit::{Version, ZooKeeper};
+use forelock_testkit::{Version, ZooKeeper, processes};
 use serde_json::{Value, json};
 
 use crate::{answer_commands, options};
@@ -24,6 +24,11 @@ pub fn fetch(arguments: impl Iterator<Item = String>) -> Result<(), String> {
         println!("{}", fetch_jars(version).map_err(text)?.display());
     }
     Ok(())
+}
+
+pub fn freeze(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    let pid = options::parse("a process's id", &arguments.next().unwrap_or_default())?;
+    processes::freeze(pid).map_err(|error| format!("process {pid}: {error}"))
 }
 
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
@@ -57,7 +62,7 @@ fn answer(server: &ZooKeeper, words: &[&str]) -> Result<Value, String> {
     match words {
         ["stop"] => server.stop(),
         ["kill"] => server.kill(),
-        ["pause"] => server.pause(),
+        ["pause"] => server.pause().map_err(text)?,
         ["resume"] => server.resume(),
         ["restart"] => server.restart().map_err(text)?,
         ["wipe"] => server.wipe().map_err(text)?,
