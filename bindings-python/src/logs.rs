@@ -94,11 +94,19 @@ const fn python_level(level: Level) -> u8 {
     }
 }
 
+/// The lowest level at which a crate is heard. Those below the engine tell of each connection in their own words, at
+/// their own levels, and the engine has told of it already.
+fn lowest_of(target: &str) -> u8 {
+    let ours = ["forelock", env!("CARGO_CRATE_NAME")];
+    if ours.iter().any(|name| target.split("::").next() == Some(name)) { TRACE } else { ERROR }
+}
+
 struct ToPython;
 
 impl Subscriber for ToPython {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && python_level(*metadata.level()) >= LEVEL.load(Ordering::Relaxed)
+        let level = python_level(*metadata.level());
+        metadata.is_event() && level >= LEVEL.load(Ordering::Relaxed).max(lowest_of(metadata.target()))
     }
 
     fn register_callsite(&self, _: &'static Metadata<'static>) -> tracing::subscriber::Interest {

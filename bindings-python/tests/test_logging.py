@@ -52,6 +52,37 @@ def test_events_come_with_level_and_fields(make_client: MakeClient, records: Rec
             held.release()
 
 
+def test_the_engine_has_one_voice(make_client: MakeClient, records: Records) -> None:
+    """At any level, what the crates below it say of each connection is left out."""
+    logger.setLevel(5)
+    client = make_client()
+    client.connect()
+    client.close()
+    connected = find(records, "connected to ")
+    assert connected.levelno == logging.INFO
+    heard = []
+    while not records.empty():
+        heard.append(records.get().getMessage())
+    assert heard
+    assert not [line for line in heard if "establish" in line or "enter state" in line], heard
+
+
+def test_a_server_that_is_gone_is_told_of_once_and_tried_on_quietly(records: Records) -> None:
+    logger.setLevel(logging.DEBUG)
+    with forelock.Client("127.0.0.1:1") as client:
+        with pytest.raises(forelock.AcquireTimeout):
+            client.mutex("/gone").acquire(timeout=1)
+    lines = []
+    while not records.empty():
+        lines.append(records.get())
+    told = [line for line in lines if line.levelno >= logging.INFO and "127.0.0.1:1" in line.getMessage()]
+    assert len(told) == 1, [line.getMessage() for line in lines]
+    assert told[0].levelno == logging.WARNING
+    assert "trying again" in told[0].getMessage()
+    attempts = [line.getMessage() for line in lines if "could not connect" in line.getMessage()]
+    assert attempts and "attempt=1" in attempts[0]
+
+
 def test_a_level_that_is_lowered_later_counts(make_client: MakeClient, records: Records) -> None:
     logger.setLevel(logging.WARNING)
     client = make_client()

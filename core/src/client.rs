@@ -18,6 +18,7 @@ use crate::path::{LockPath, Prefix};
 use crate::queue::{Grant, HeldLock, Janitor, NodeData, OwnerKey, Spec};
 use crate::recipes::{Mutex, MutexOptions};
 use crate::session::{self, Hub, SessionInfo, StateChange, States};
+use crate::words;
 use crate::zk::ZkError;
 
 /// What all handles of one client share.
@@ -259,7 +260,7 @@ impl Client {
                     link = core.hub.wait_link(|link| link.session.is_live()) => link.map(drop),
                     () = core.env.sleep(timeout) => Err(Error::new(
                         ErrorCode::ConnectionLost,
-                        format!("{} within {timeout:?}", core.hub.why_disconnected()),
+                        format!("{} within {}", core.hub.why_disconnected(), words::duration(timeout)),
                     )),
                 }
             })

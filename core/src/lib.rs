@@ -14,6 +14,12 @@
 //!
 //! The engine runs on one thread of its own, whatever runtime its futures are awaited in, and all of them may be
 //! dropped at any time.
+//!
+//! It logs through [`tracing`], under the target `forelock`: one line for each event, at INFO what happens to the
+//! connection and the session, at WARN what somebody should look at, at DEBUG every attempt. The crate below it that
+//! speaks ZooKeeper's protocol logs each connection a second time, in its own words, under `zookeeper_client`; a
+//! filter such as `info,zookeeper_client=error` (the syntax is that of `tracing_subscriber::EnvFilter`) leaves that
+//! out.
 
 mod client;
 mod connect;
@@ -33,6 +39,7 @@ pub mod simulation;
 #[cfg(test)]
 mod tables;
 mod watched;
+mod words;
 pub mod zk;
 
 pub use client::Client;

@@ -6,6 +6,7 @@ use crate::connect::ConnectString;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::session::{Heartbeat, RetryPolicy};
+use crate::words;
 use crate::zk::Acl;
 #[cfg(feature = "sasl")]
 use crate::zk::zookeeper::SaslDigestMd5;
@@ -221,7 +222,11 @@ pub(crate) fn check_timeout(name: &str, value: Duration) -> Result<()> {
         return Err(Error::invalid(format!("the {name} is zero")));
     }
     if value > LONGEST {
-        return Err(Error::invalid(format!("the {name} of {value:?} is longer than {LONGEST:?}")));
+        return Err(Error::invalid(format!(
+            "the {name} of {} is longer than {}, the longest that ZooKeeper can count",
+            words::duration(value),
+            words::duration(LONGEST)
+        )));
     }
     Ok(())
 }

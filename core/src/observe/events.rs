@@ -17,6 +17,12 @@ pub enum Event {
         /// The czxid that it has now.
         now: i64,
     },
+    /// Every server refuses the client's credentials, and there is no session. Operations fail with
+    /// `NOT_PERMITTED` while connecting goes on; told again only after there was a connection in between.
+    CredentialsRefused {
+        /// What each server said.
+        why: String,
+    },
 }
 
 /// The events of a client from the moment of listening on, every one, in order. The stream ends when the client is

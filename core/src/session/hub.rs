@@ -72,6 +72,8 @@ pub(crate) struct Hub {
     closed: Watched<bool>,
     /// Why connecting has been given up for good.
     failed: Watched<Option<Error>>,
+    /// How often every server in turn has refused us while there was no session, and what they said.
+    refused: Watched<(u64, Option<Error>)>,
     info: Watched<Option<SessionInfo>>,
     /// Why the last try to connect to each server failed.
     troubles: Mutex<VecDeque<(String, String)>>,
@@ -102,6 +104,7 @@ impl Hub {
             closing: Watched::new(false),
             closed: Watched::new(false),
             failed: Watched::new(None),
+            refused: Watched::new((0, None)),
             info: Watched::new(None),
             troubles: Mutex::default(),
             states: Mutex::default(),
@@ -140,6 +143,21 @@ impl Hub {
         self.failed.set(Some(error));
     }
 
+    /// Every server refuses us: fails what waits for a connection now. What comes later waits for the next round.
+    pub(super) fn refuse(&self, error: Error) {
+        let why = error.message().to_owned();
+        let mut news = false;
+        self.refused.update(|(rounds, last)| {
+            *rounds += 1;
+            news = last.replace(error).is_none();
+            true
+        });
+        if news {
+            tracing::error!(why, "every server refuses the credentials; trying on");
+            self.events.tell(Event::CredentialsRefused { why });
+        }
+    }
+
     pub(crate) fn finish_closing(&self) {
         let log = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         log.listeners.close();
@@ -159,6 +177,10 @@ impl Hub {
     }
 
     pub(super) fn forget_troubles(&self) {
+        self.refused.update(|(_, last)| {
+            *last = None;
+            false
+        });
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -172,15 +194,20 @@ impl Hub {
     /// Waits for a connection that fits. Cancel safe.
     ///
     /// # Errors
-    /// When there will be none: the client is closing, or the server refuses our credentials.
+    /// When the client is closing, when every server refuses our credentials, and when our own settings can't be
+    /// right.
     pub(crate) async fn wait_link(&self, fits: impl Fn(&Link) -> bool) -> Result<Link> {
         let fits = &fits;
         let found = |link: &Option<Link>| link.as_ref().is_some_and(fits);
+        let (so_far, _) = self.refused.get();
         tokio::select! {
             biased;
             () = self.closing() => Err(Error::closed()),
             error = self.failed.wait_until(Option::is_some) => Err(error.unwrap_or_else(Error::closed)),
             link = self.link.wait_until(found) => link.ok_or_else(Error::closed),
+            (_, error) = self.refused.wait_until(|(rounds, _)| *rounds > so_far) => {
+                Err(error.unwrap_or_else(Error::closed))
+            }
         }
     }
 
@@ -222,14 +249,7 @@ impl Hub {
             let servers: Vec<_> = self.servers.endpoints.iter().map(ToString::to_string).collect();
             return format!("no connection to ZooKeeper at {}", servers.join(","));
         }
-        let each: Vec<_> = troubles
-            .iter()
-            .map(
-                |(server, why)| {
-                    if why.starts_with(server.as_str()) { why.clone() } else { format!("{server}: {why}") }
-                },
-            )
-            .collect();
+        let each: Vec<_> = troubles.iter().map(|(server, why)| by_server(server, why)).collect();
         format!("no connection to ZooKeeper ({})", each.join("; "))
     }
 
@@ -271,6 +291,11 @@ impl Hub {
             }
         }
     }
+}
+
+/// What is wrong with a server, with its name in front, once.
+pub(super) fn by_server(server: &str, why: &str) -> String {
+    if why.starts_with(server) { why.to_owned() } else { format!("{server}: {why}") }
 }
 
 /// The changes of the connection's state, from the moment of listening on; every one, in order.

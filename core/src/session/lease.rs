@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::retry::backoff;
 use crate::env::Moment;
+use crate::words;
 
 /// The tick that is assumed where nothing is known: longer than the server's default of 2 s.
 pub const DEFAULT_TICK: Duration = Duration::from_secs(3);
@@ -297,8 +298,13 @@ pub(crate) fn choose_tick(setting: Option<Duration>, asked: Duration, granted: D
     let tick = assumed.max(inferred.unwrap_or_default()).min(granted / 2);
     let warning = match (setting, inferred) {
         (Some(set), Some(inferred)) if set != inferred => Some(format!(
-            "the tick is set to {set:?}, but the server's answer (asked {asked:?}, granted {granted:?}) points to \
-             a tickTime of {inferred:?}, unless its {limit} was set by hand; reckoning with {tick:?}"
+            "the tick is set to {}, but the server's answer (asked {}, granted {}) points to a tickTime of {}, \
+             unless its {limit} was set by hand; reckoning with {}",
+            words::duration(set),
+            words::duration(asked),
+            words::duration(granted),
+            words::duration(inferred),
+            words::duration(tick)
         )),
         _ => None,
     };

@@ -2,6 +2,8 @@
 //! and listeners are told of every change of state.
 
 mod beat;
+mod connect;
+mod hosts;
 mod hub;
 mod lease;
 mod retry;

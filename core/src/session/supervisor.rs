@@ -1,13 +1,14 @@
 //! The supervisor: one task that owns the connection of a client.
 //!
-//! It picks a server, attaches to the session, keeps the lease going with heartbeats, and starts again when the
-//! connection ends. A session whose lease has run out is over, whatever the server says: it is re-attached only
+//! It attaches to the session, keeps the lease going with heartbeats, and starts again when the connection ends. A session whose lease has run out is over, whatever the server says: it is re-attached only
 //! to be closed, beside the making of a new one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::beat::beat;
+use super::connect::{Attached, Dialer, FIRST_DELAY, Live, Stopped, try_connect};
+use super::hosts::Hosts;
 use super::hub::{Hub, Link, SessionInfo};
 use super::lease::{self, LeaseClock};
 use super::retry::{backoff, jittered};
@@ -15,29 +16,15 @@ use super::states::SessionEvent;
 use super::{Heartbeat, Session, SessionEnd};
 use crate::env::Moment;
 use crate::error::{Error, ErrorCode};
-use crate::zk::{ConnectError, ConnectRequest, Connection, EndReason, Endpoint, SessionCredentials, ZkError};
+use crate::words;
+use crate::zk::{ConnectError, EndReason, ZkError};
 
-/// The first delay between two rounds of connecting.
-const FIRST_DELAY: Duration = Duration::from_millis(50);
-/// The longest delay between two rounds of connecting.
-const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// The longest delay between two tries to close a session that is over.
 const LONGEST_REAP_DELAY: Duration = Duration::from_secs(10);
-/// A connection that ends sooner than this makes the next one wait a little.
-const SHORT_LIVED: Duration = Duration::from_secs(1);
-/// How often a client of a read-only server looks for one that grants locks.
-const SEEK_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Starts the supervisor of `hub`.
 pub(crate) fn start(hub: &Arc<Hub>) {
-    let supervisor = Supervisor {
-        hosts: Hosts::shuffled(hub),
-        hub: hub.clone(),
-        current: None,
-        links: 0,
-        short_lived: 0,
-        connect_took: Duration::ZERO,
-    };
+    let supervisor =
+        Supervisor { dialer: Dialer::new(hub.clone()), hub: hub.clone(), current: None, links: 0 };
     let guard = Guard(hub.clone());
     hub.env.spawn(async move {
         supervisor.run().await;
@@ -47,13 +34,9 @@ pub(crate) fn start(hub: &Arc<Hub>) {
 
 struct Supervisor {
     hub: Arc<Hub>,
-    hosts: Hosts,
+    dialer: Dialer,
     current: Option<Current>,
     links: u64,
-    /// How many connections in a row ended soon after they were made.
-    short_lived: u32,
-    /// How long the last connect took that succeeded.
-    connect_took: Duration,
 }
 
 /// The session that lives, and its clock.
@@ -69,12 +52,6 @@ enum Phase {
     Attached(Attached),
     Disconnected,
     Failed(Error),
-}
-
-struct Attached {
-    connection: Arc<dyn Connection>,
-    /// When the attempt that succeeded began.
-    sent: Moment,
 }
 
 /// Sees to it that nobody waits for a supervisor that is no more, however it ended.
@@ -102,10 +79,7 @@ impl Supervisor {
                         let began = self.hub.env.now();
                         let ended = self.serve_phase(&link).await;
                         self.hub.publish_link(None);
-                        self.short_lived = match self.hub.env.now().since(began) {
-                            lived if lived < SHORT_LIVED => self.short_lived.saturating_add(1),
-                            _ => 0,
-                        };
+                        self.dialer.lasted(self.hub.env.now().since(began));
                         match ended {
                             Phase::Closing => return self.close(Some(link)).await,
                             Phase::SessionOver(end) => self.session_over(end, Some(link)),
@@ -142,10 +116,14 @@ impl Supervisor {
         }
     }
 
-    /// Tries one server after the other until one attaches us, or the session is over.
+    /// Connects, unless the session is over before that.
     async fn connect_phase(&mut self) -> Phase {
         let hub = self.hub.clone();
         let session = self.current.as_ref().map(|current| current.session.clone());
+        let live = self.current.as_ref().map(|current| Live {
+            credentials: current.session.credentials.clone(),
+            slack: current.lease.slack(),
+        });
         let lease_over = async {
             match &session {
                 Some(session) => lease_over(&hub, session).await,
@@ -156,72 +134,11 @@ impl Supervisor {
             biased;
             () = hub.closing() => Phase::Closing,
             end = lease_over => Phase::SessionOver(end),
-            phase = self.connect() => phase,
-        }
-    }
-
-    async fn connect(&mut self) -> Phase {
-        let hub = self.hub.clone();
-        let credentials = self.current.as_ref().map(|current| current.session.credentials.clone());
-        let attempt = self.attempt_timeout();
-        let mut rounds = 0;
-        if self.short_lived > 1 {
-            let delay = backoff(FIRST_DELAY, self.longest_delay(), self.short_lived - 2);
-            hub.env.sleep(jittered(delay, hub.env.fraction())).await;
-        }
-        loop {
-            for _ in 0..self.hosts.len() {
-                let endpoint = self.hosts.next();
-                let sent = hub.env.now();
-                let error = match try_connect(&hub, &endpoint, credentials.clone(), attempt).await {
-                    Ok(connection) => return Phase::Attached(Attached { connection, sent }),
-                    Err(error) => error,
-                };
-                tracing::debug!(server = %endpoint, %error, "could not connect");
-                hub.note_trouble(endpoint.to_string(), error.to_string());
-                match error {
-                    ConnectError::SessionExpired if credentials.is_some() => {
-                        return Phase::SessionOver(SessionEnd::Expired);
-                    }
-                    ConnectError::AuthFailed(_) => {
-                        return Phase::Failed(Error::new(
-                            ErrorCode::NotPermitted,
-                            format!("connecting to {endpoint}: {error}"),
-                        ));
-                    }
-                    ConnectError::BadOptions(_) => {
-                        return Phase::Failed(Error::invalid(format!("connecting to {endpoint}: {error}")));
-                    }
-                    ConnectError::SessionExpired
-                    | ConnectError::Unresolvable(_)
-                    | ConnectError::Unreachable(_) => {}
-                }
-            }
-            let delay = backoff(FIRST_DELAY, self.longest_delay(), rounds);
-            hub.env.sleep(jittered(delay, hub.env.fraction())).await;
-            rounds += 1;
-        }
-    }
-
-    /// While a lease runs down, every second counts.
-    fn longest_delay(&self) -> Duration {
-        match &self.current {
-            Some(current) => lease::reconnect_delay(current.lease.slack()),
-            None => LONGEST_DELAY,
-        }
-    }
-
-    /// How long one attempt may take: with a session to save, short enough to leave time for another one, but long
-    /// enough for a network on which connecting took longer before.
-    fn attempt_timeout(&self) -> Duration {
-        let longest = self.hub.options.connection_timeout;
-        match &self.current {
-            Some(current) => {
-                let slack = current.lease.slack();
-                let usual = (self.connect_took * 4).min(slack / 3);
-                longest.min(lease::reconnect_attempt(slack).max(usual))
-            }
-            None => longest.min((self.hub.options.session_timeout / 3).max(Duration::from_secs(1))),
+            attached = self.dialer.attach(live.as_ref()) => match attached {
+                Ok(attached) => Phase::Attached(attached),
+                Err(Stopped::SessionExpired) => Phase::SessionOver(SessionEnd::Expired),
+                Err(Stopped::Failed(error)) => Phase::Failed(error),
+            },
         }
     }
 
@@ -229,7 +146,6 @@ impl Supervisor {
     fn take(&mut self, Attached { connection, sent }: Attached) -> Option<Link> {
         let hub = &self.hub;
         let now = hub.env.now();
-        self.connect_took = now.since(sent);
         let granted = connection.session_timeout();
         let asked = hub.options.session_timeout;
         let tick = lease::choose_tick(hub.options.tick, asked, granted);
@@ -261,8 +177,12 @@ impl Supervisor {
         let current = self.current.as_ref()?;
         let info = session_info(current, asked, tick.warning);
         if hub.info().as_ref() != Some(&info) {
-            tracing::info!(session = %info.id, timeout = ?info.timeout, tick = ?info.tick,
-                survivable_outage = ?info.survivable_outage, "session");
+            tracing::info!(
+                "session {} with a timeout of {}, which survives an outage of {}",
+                info.id,
+                words::duration(info.timeout),
+                words::duration(info.survivable_outage)
+            );
             for warning in &info.warnings {
                 tracing::warn!(session = %info.id, "{warning}");
             }
@@ -290,19 +210,19 @@ impl Supervisor {
             reason = link.connection.ended() => match reason {
                 EndReason::SessionExpired => Phase::SessionOver(SessionEnd::Expired),
                 EndReason::AuthFailed => {
-                    Phase::Failed(Error::new(ErrorCode::NotPermitted, "the server refused the credentials"))
+                    // The next server may think otherwise.
+                    lost(&hub, "the server refuses the credentials that it took before");
+                    Phase::Disconnected
                 }
                 EndReason::Disconnected(why) => {
-                    tracing::debug!(%why, "connection ended");
-                    hub.note_trouble("last connection".to_owned(), why);
+                    lost(&hub, &why);
                     Phase::Disconnected
                 }
                 EndReason::Closed => Phase::Disconnected,
             },
-            better = seek_writable(&hub, link, &mut self.hosts) => Phase::Attached(better),
+            better = self.dialer.seek_writable(), if link.connection.is_read_only() => Phase::Attached(better),
             why = beat(&hub, link, &mut current.lease) => {
-                tracing::debug!(why, "connection given up");
-                hub.note_trouble("last connection".to_owned(), why.to_owned());
+                lost(&hub, why);
                 Phase::Disconnected
             }
         }
@@ -376,55 +296,10 @@ async fn lease_over(hub: &Hub, session: &Session) -> SessionEnd {
     }
 }
 
-/// While we are with a read-only server, looks for one that grants locks.
-async fn seek_writable(hub: &Hub, link: &Link, hosts: &mut Hosts) -> Attached {
-    if !link.connection.is_read_only() {
-        return std::future::pending().await;
-    }
-    loop {
-        hub.env.sleep(SEEK_INTERVAL).await;
-        let sent = hub.env.now();
-        let mut request = connect_request(hub, &hosts.next(), None, hub.options.connection_timeout);
-        request.read_only = false;
-        if let Ok(connection) = connect_within(hub, request).await {
-            return Attached { connection, sent };
-        }
-    }
-}
-
-async fn try_connect(
-    hub: &Hub,
-    endpoint: &Endpoint,
-    session: Option<SessionCredentials>,
-    timeout: Duration,
-) -> Result<Arc<dyn Connection>, ConnectError> {
-    connect_within(hub, connect_request(hub, endpoint, session, timeout)).await
-}
-
-fn connect_request(
-    hub: &Hub,
-    endpoint: &Endpoint,
-    session: Option<SessionCredentials>,
-    timeout: Duration,
-) -> ConnectRequest {
-    ConnectRequest {
-        endpoint: endpoint.clone(),
-        read_only: hub.options.allow_read_only && session.is_none(),
-        session,
-        session_timeout: hub.options.session_timeout,
-        connect_timeout: timeout,
-    }
-}
-
-async fn connect_within(hub: &Hub, request: ConnectRequest) -> Result<Arc<dyn Connection>, ConnectError> {
-    let timeout = request.connect_timeout;
-    tokio::select! {
-        biased;
-        result = hub.env.connector.connect(request) => result,
-        () = hub.env.sleep(timeout) => {
-            Err(ConnectError::Unreachable(format!("no answer within {timeout:?}")))
-        }
-    }
+/// Says why a connection was lost, to the log and to whoever fails for want of one.
+fn lost(hub: &Hub, why: &str) {
+    tracing::info!("connection lost: {why}; connecting again");
+    hub.note_trouble("last connection".to_owned(), why.to_owned());
 }
 
 /// Closes a session that is over, so that its nodes go at once instead of when it expires. Returns when the
@@ -488,17 +363,21 @@ fn session_info(current: &Current, asked: Duration, tick_warning: Option<String>
     if timeout != asked {
         let setting = if timeout < asked { "maxSessionTimeout" } else { "minSessionTimeout" };
         warnings.push(format!(
-            "a session timeout of {asked:?} was asked for, and the server granted {timeout:?}: change its \
-             {setting} (by default {} times its tickTime) to allow it",
+            "a session timeout of {} was asked for, and the server granted {}: change its {setting} (by default \
+             {} times its tickTime) to allow it",
+            words::duration(asked),
+            words::duration(timeout),
             if timeout < asked { 20 } else { 2 }
         ));
     }
     warnings.extend(tick_warning);
     if survivable_outage < timeout / 3 {
         warnings.push(format!(
-            "an outage of only {survivable_outage:?} can be survived with a session timeout of {timeout:?} and a \
-             tick of {:?}: ask for a longer timeout, or set the tick if the servers' tickTime is shorter",
-            lease.tick()
+            "an outage of only {} can be survived with a session timeout of {} and a tick of {}: ask for a longer \
+             timeout, or set the tick if the servers' tickTime is shorter",
+            words::duration(survivable_outage),
+            words::duration(timeout),
+            words::duration(lease.tick())
         ));
     }
     SessionInfo {
@@ -521,31 +400,4 @@ fn lease_rule(options: &crate::options::Options) -> lease::Rule {
     }
     let _ = options;
     lease::Rule::OneTick
-}
-
-/// The servers, in an order of our own, so that many clients spread over them.
-struct Hosts {
-    endpoints: Vec<Endpoint>,
-    next: usize,
-}
-
-impl Hosts {
-    fn shuffled(hub: &Hub) -> Self {
-        let mut endpoints = hub.servers.endpoints.clone();
-        for last in (1..endpoints.len()).rev() {
-            let other = (hub.env.chance.next_u64() % (last as u64 + 1)) as usize;
-            endpoints.swap(last, other);
-        }
-        Self { endpoints, next: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.endpoints.len()
-    }
-
-    fn next(&mut self) -> Endpoint {
-        let endpoint = self.endpoints[self.next % self.endpoints.len()].clone();
-        self.next += 1;
-        endpoint
-    }
 }

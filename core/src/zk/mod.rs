@@ -384,8 +384,9 @@ pub enum ConnectError {
     /// The session is over.
     #[error("the session has expired")]
     SessionExpired,
-    /// The server refuses our credentials.
-    #[error("the server refused the credentials: {0}")]
+    /// The server refuses our credentials, or would have us go without the ones that we want to show. With the
+    /// server and the reason.
+    #[error("{0}")]
     AuthFailed(String),
     /// The options can't be right, whatever the server.
     #[error("{0}")]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use forelock::zk::{
     Acl, ConnectError, ConnectRequest, Connection, Connector, CreateMode, Endpoint, SessionCredentials,
     ZkError,
 };
+use forelock::{Client, ErrorCode, Options};
 use forelock_testkit::{Version, ZooKeeper, off_thread};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
@@ -73,14 +74,22 @@ fn folder(name: &str) -> PathBuf {
 /// A server with a user `bob`, who has to log in by SASL.
 static SASL_SERVER: LazyLock<ZooKeeper> = LazyLock::new(|| {
     let jaas = folder("sasl").join("jaas.conf");
+    let_bob_in_with(&jaas, "builder");
+    sasl_server(&jaas)
+});
+
+fn let_bob_in_with(jaas: &Path, password: &str) {
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
-    fs::write(&jaas, format!("Server {{ {module} required user_bob=\"builder\"; }};\n")).expect("written");
+    fs::write(jaas, format!("Server {{ {module} required user_bob={password:?}; }};\n")).expect("written");
+}
+
+fn sasl_server(jaas: &Path) -> ZooKeeper {
     ZooKeeper::builder()
         .config("authProvider.sasl", "org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
         .jvm_arg(&format!("-Djava.security.auth.login.config={}", jaas.display()))
         .start()
         .expect("a server")
-});
+}
 
 fn sasl(password: &str) -> Config {
     let user = SaslDigestMd5 { username: "bob".to_owned(), password: password.to_owned() };
@@ -108,6 +117,67 @@ async fn a_wrong_sasl_password_is_refused() {
     assert!(!format!("{config:?}").contains("burglar"));
     let error = connect(config, to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
     assert!(matches!(error, ConnectError::AuthFailed(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_without_sasl_is_not_taken_for_one_that_knows_us() {
+    for version in [Version::V3_9_5, Version::V3_8_6] {
+        let port = off_thread(move || Real::shared(version).server.client_addr().port()).await;
+        let error = connect(sasl("builder"), to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
+        let ConnectError::AuthFailed(why) = &error else { panic!("{error:?}") };
+        assert!(why.contains("does not authenticate by SASL") && why.contains("bob"), "{why}");
+    }
+}
+
+/// A change of the password that reaches the servers after the client: it is refused, says so, and comes back by
+/// itself.
+#[tokio::test]
+async fn a_client_that_was_refused_recovers_with_the_servers() {
+    let jaas = folder("sasl-change").join("jaas.conf");
+    let_bob_in_with(&jaas, "old");
+    let at = jaas.clone();
+    let server = off_thread(move || sasl_server(&at)).await;
+    let options = Options { sasl: sasl("new").sasl, ..Options::default() };
+    let client = Client::with_options(&server.connect_string(), options).unwrap();
+    let mutex = client.mutex("/jobs").unwrap();
+    for _ in 0..3 {
+        let error = mutex.acquire().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotPermitted, "{error}");
+        assert!(error.message().contains("127.0.0.1") && error.message().contains("bob"), "{error}");
+    }
+    let_bob_in_with(&jaas, "new");
+    let server = off_thread(move || {
+        server.restart().expect("it starts again");
+        server
+    })
+    .await;
+    let held = loop {
+        // Refused by what the round before the restart said, at most.
+        match mutex.acquire().await {
+            Ok(held) => break held,
+            Err(error) => assert_eq!(error.code(), ErrorCode::NotPermitted, "{error}"),
+        }
+    };
+    held.verify().await.unwrap();
+    client.close().await.unwrap();
+    off_thread(move || drop(server)).await;
+}
+
+/// One of two servers has the old password still.
+#[tokio::test]
+async fn a_server_that_refuses_leaves_the_others() {
+    let port = off_thread(|| SASL_SERVER.client_addr().port()).await;
+    let jaas = folder("sasl-other").join("jaas.conf");
+    let_bob_in_with(&jaas, "old");
+    let other = off_thread(move || sasl_server(&jaas)).await;
+    for _ in 0..6 {
+        let servers = format!("{},127.0.0.1:{port}", other.connect_string());
+        let options = Options { sasl: sasl("builder").sasl, ..Options::default() };
+        let client = Client::with_options(&servers, options).unwrap();
+        client.connect().await.unwrap();
+        client.close().await.unwrap();
+    }
+    off_thread(move || drop(other)).await;
 }
 
 /// A server that speaks TLS, on a second port, to whoever has a certificate of its authority.

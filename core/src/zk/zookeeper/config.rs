@@ -18,6 +18,17 @@ pub struct Config {
     pub sasl: Option<SaslDigestMd5>,
 }
 
+impl Config {
+    /// What we show of ourselves, without the secrets.
+    pub(super) fn identities(&self) -> Vec<String> {
+        let mut all: Vec<_> =
+            self.authentications.iter().map(|one| format!("scheme {}", one.scheme)).collect();
+        #[cfg(feature = "sasl")]
+        all.extend(self.sasl.iter().map(|sasl| format!("SASL user {:?}", sasl.username)));
+        all
+    }
+}
+
 /// An identity in ZooKeeper's own scheme, as with `addauth`. The secret never appears in `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authentication {

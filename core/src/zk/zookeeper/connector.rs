@@ -153,7 +153,7 @@ impl Shared {
         let (client, task) = match connect_client(connector, &target.cluster).await {
             Ok(connected) => connected,
             Err(Error::SessionExpired) if re_attaching => return Err(ConnectError::SessionExpired),
-            Err(Error::AuthFailed) => return Err(ConnectError::AuthFailed(target.cluster.clone())),
+            Err(Error::AuthFailed) => return Err(self.refused(target)),
             // Whatever goes wrong on the network, the crate only logs, and says in the end that no host is left.
             Err(
                 Error::NoHosts
@@ -176,7 +176,7 @@ impl Shared {
             [peer] => Some(peer.to_string()),
             _ => None,
         };
-        Ok(ZooKeeperConnection {
+        let connection = ZooKeeperConnection {
             server,
             read_only: session.is_readonly(),
             credentials: SessionCredentials {
@@ -187,7 +187,62 @@ impl Shared {
             },
             session_timeout,
             link: Link::start(client, task),
-        })
+        };
+        #[cfg(feature = "sasl")]
+        if let Err(error) = self.check_identity(&connection, target).await {
+            if !re_attaching {
+                // Nobody else would end it.
+                drop(connection.link.close());
+            }
+            return Err(error);
+        }
+        Ok(connection)
+    }
+
+    /// The server refused what we showed, or that we showed nothing.
+    fn refused(&self, target: &Target) -> ConnectError {
+        let shown = self.config.identities();
+        let why = if shown.is_empty() {
+            "the server wants the client to authenticate, and no credentials are set (auth or sasl)"
+                .to_owned()
+        } else {
+            format!("the server refused the credentials ({})", shown.join(", "))
+        };
+        ConnectError::AuthFailed(format!("{}: {why}", target.cluster))
+    }
+
+    /// Makes sure that the server has taken the SASL user that we have shown.
+    ///
+    /// One that does not do SASL answers with an empty token, which the crate takes for success: we would go on as
+    /// nobody.
+    #[cfg(feature = "sasl")]
+    async fn check_identity(
+        &self,
+        connection: &ZooKeeperConnection,
+        target: &Target,
+    ) -> Result<(), ConnectError> {
+        let Some(sasl) = &self.config.sasl else { return Ok(()) };
+        let asked = connection.link.request(|client| async move {
+            match client.list_auth_users().await {
+                Ok(users) => Ok(Some(users.iter().any(|user| user.scheme() == "sasl"))),
+                // Servers before 3.7 can't be asked.
+                Err(Error::Unimplemented) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        match asked.await {
+            Ok(Some(true)) => Ok(()),
+            Ok(Some(false)) => Err(ConnectError::AuthFailed(format!(
+                "{}: the server does not authenticate by SASL, so user {:?} would be nobody there; set up its \
+                 SASL (authProvider.sasl and a JAAS login), or leave the client's sasl out",
+                target.cluster, sasl.username
+            ))),
+            Ok(None) => {
+                tracing::warn!(server = %target.cluster, "this server can't tell whether it took the SASL user");
+                Ok(())
+            }
+            Err(error) => Err(ConnectError::Unreachable(format!("{}: {error}", target.cluster))),
+        }
     }
 
     fn client_connector(
