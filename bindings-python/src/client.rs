@@ -124,6 +124,7 @@ fn counts(metrics: &MetricsSnapshot) -> BTreeMap<&'static str, u64> {
         ("suspended", metrics.suspended),
         ("sessions_lost", metrics.sessions_lost),
         ("roots_recreated", metrics.roots_recreated),
+        ("ids_went_backwards", metrics.ids_went_backwards),
         ("cleanup_pending", metrics.cleanup_pending),
         ("ghosts", metrics.ghosts),
     ])

@@ -1,9 +1,8 @@
 //! The client: one session with ZooKeeper, and the locks made from it.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -12,10 +11,10 @@ use crate::engine;
 use crate::env::Env;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exit;
-use crate::observe::{Event, Events, Metrics, MetricsSnapshot};
+use crate::observe::{Event, Events, LogLimit, Metrics, MetricsSnapshot, Roots, Tokens};
 use crate::options::Options;
 use crate::path::{LockPath, Prefix};
-use crate::queue::{Grant, HeldLock, Janitor, NodeData, OwnerKey, Spec};
+use crate::queue::{Grant, HeldLock, Holders, Janitor, LockState, NodeData, OwnerKey, Spec};
 use crate::recipes::{Mutex, MutexOptions};
 use crate::session::{self, Hub, SessionInfo, StateChange, States};
 use crate::words;
@@ -33,39 +32,16 @@ pub(crate) struct Core {
     started_by: OnceLock<u32>,
     /// The czxid of each root, as last seen.
     roots: StdMutex<Roots>,
+    /// Which roots that were made again have been logged.
+    recreations: LogLimit,
+    /// The largest tokens granted.
+    tokens: StdMutex<Tokens>,
+    /// Whether it was logged that the ensemble's transaction ids went backwards.
+    told_backwards: AtomicBool,
+    /// Which calls that failed have been logged.
+    refusals: LogLimit,
     /// What each owner holds.
-    holders: StdMutex<BTreeMap<(String, OwnerKey), Weak<Grant>>>,
-}
-
-/// Which transaction made each root that was seen lately.
-#[derive(Default)]
-struct Roots {
-    czxids: BTreeMap<String, i64>,
-    /// In the order in which they were first seen.
-    order: VecDeque<String>,
-}
-
-impl Roots {
-    /// How many are kept in mind: a service may lock a different path for each of its customers.
-    const KEPT: usize = 4_096;
-
-    /// Notes which transaction made a root. The one that had made it before, if it was made again since: a czxid
-    /// only grows, so a smaller one is an answer that came late.
-    fn seen(&mut self, root: &str, czxid: i64) -> Option<i64> {
-        if let Some(known) = self.czxids.get_mut(root) {
-            let before = *known;
-            *known = before.max(czxid);
-            return (before < czxid).then_some(before);
-        }
-        if self.order.len() == Self::KEPT
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.czxids.remove(&oldest);
-        }
-        self.czxids.insert(root.to_owned(), czxid);
-        self.order.push_back(root.to_owned());
-        None
-    }
+    pub(crate) holders: Holders,
 }
 
 impl Core {
@@ -83,7 +59,11 @@ impl Core {
             prefix,
             started_by: OnceLock::new(),
             roots: StdMutex::default(),
-            holders: StdMutex::default(),
+            recreations: LogLimit::default(),
+            tokens: StdMutex::default(),
+            told_backwards: AtomicBool::new(false),
+            refusals: LogLimit::default(),
+            holders: Holders::default(),
         }))
     }
 
@@ -147,51 +127,68 @@ impl Core {
     pub(crate) fn note_root(&self, root: &str, czxid: i64) {
         let before = self.roots.lock().unwrap_or_else(PoisonError::into_inner).seen(root, czxid);
         if let Some(before) = before {
-            tracing::warn!(root, before, now = czxid, "a lock root was deleted and made again");
             self.metrics.root_recreated();
+            if let Some(held_back) = self.recreations.pass(root, self.env.now()) {
+                tracing::warn!(
+                    root,
+                    before,
+                    now = czxid,
+                    held_back,
+                    "a lock root was deleted and made again"
+                );
+            }
             let path = self.prefix.for_user(root).to_owned();
             self.hub.events.tell(Event::RootRecreated { path, before, now: czxid });
         }
     }
 
+    /// Notes a grant that is about to be given to the user.
+    pub(crate) fn granted(&self, grant: &Arc<Grant>) {
+        self.holders.note(grant);
+        let number = grant.session.number();
+        let before = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).granted(number, grant.token);
+        let Some(before) = before else { return };
+        let now = grant.token;
+        // The czxids that are known of roots are those of the old data.
+        *self.roots.lock().unwrap_or_else(PoisonError::into_inner) = Roots::default();
+        self.metrics.ids_went_backwards();
+        if !self.told_backwards.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                before,
+                now,
+                "the ensemble's transaction ids went backwards: a token of {before} was granted before, and now one of \
+                 {now}. Its data were wiped, or restored from an old copy. Storage that has seen {before} refuses every \
+                 new holder, and one that is reset accepts the old ones: once no old holder can write any more, reset \
+                 the largest token that it remembers, or fence with a new resource name"
+            );
+        }
+        self.hub.events.tell(Event::TransactionIdsWentBackwards { before, now });
+    }
+
     /// Another handle on what `owner` holds already.
     pub(crate) fn hold_again(self: &Arc<Self>, spec: &Spec, owner: &OwnerKey) -> Result<Option<HeldLock>> {
-        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(grant) = holders.get(&(spec.root.clone(), owner.clone())).and_then(Weak::upgrade) else {
-            return Ok(None);
-        };
-        drop(holders);
+        let Some(grant) = self.holders.find(&spec.root, owner) else { return Ok(None) };
         if !grant.add_handle() {
             return Ok(None);
         }
         let held = HeldLock::new(self.clone(), grant);
-        held.ensure(Duration::ZERO)?;
-        Ok(Some(held))
-    }
-
-    /// Notes who holds a grant, for re-entrance.
-    pub(crate) fn note_holder(&self, root: &str, grant: &Arc<Grant>) {
-        if let Some(owner) = grant.owner() {
-            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.insert((root.to_owned(), owner), Arc::downgrade(grant));
+        match held.state() {
+            LockState::Held | LockState::Suspect => Ok(Some(held)),
+            LockState::Lost(reason) => Err(Error::not_given_up(held.path(), reason)),
+            LockState::Released => Ok(None),
         }
     }
 
-    /// Forgets who holds a grant.
-    pub(crate) fn forget_holder(&self, grant: &Arc<Grant>) {
-        let Some(owner) = grant.owner() else { return };
-        let key = (crate::path::parent(&grant.node).to_owned(), owner);
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        if holders.get(&key).is_some_and(|known| known.as_ptr() == Arc::as_ptr(grant)) {
-            holders.remove(&key);
+    /// Logs that a call about `path` has failed, once a minute for each path and code: who calls again and again, and
+    /// fails each time without having asked a server, would otherwise go unnoticed.
+    pub(crate) fn refused(&self, path: &str, error: Error) -> Error {
+        // In a forked child the locks inside may be held by threads that do not exist here.
+        if !self.is_forked()
+            && let Some(held_back) = self.refusals.pass(&format!("{} {path}", error.code()), self.env.now())
+        {
+            tracing::warn!(path, held_back, "{error}");
         }
-    }
-
-    /// Hands a grant over to another owner.
-    pub(crate) fn hand_over(&self, grant: &Arc<Grant>, to: Option<OwnerKey>) {
-        self.forget_holder(grant);
-        grant.set_owner(to);
-        self.note_holder(crate::path::parent(&grant.node), grant);
+        error
     }
 }
 
@@ -408,4 +405,105 @@ async fn ensure_root(core: Arc<Core>, link: crate::session::Link, root: String) 
         }
     }
     Ok(stat.czxid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::logged::warnings;
+    use crate::recipes::AcquireOptions;
+    use crate::zk::simulated::{World, WorldOptions};
+
+    fn simulated(test: impl AsyncFnOnce(&World, Client)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let world = World::new(3, &WorldOptions { servers: 1, ..WorldOptions::default() });
+            let env = world.process("a").env();
+            let client = Client::in_env("zk1", Options::default(), env).expect("a client");
+            test(&world, client).await;
+        });
+    }
+
+    #[test]
+    fn a_root_made_again_and_again_is_counted_each_time_and_logged_once_a_minute() {
+        let lines = warnings(|| {
+            simulated(async |_, client| {
+                let mut events = client.events();
+                for czxid in 0..900 {
+                    client.core.note_root("/a", czxid);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                client.core.note_root("/b", 1);
+                client.core.note_root("/b", 2);
+                assert_eq!(client.metrics().roots_recreated, 900);
+                assert_eq!(std::iter::from_fn(|| events.try_next()).count(), 900);
+            });
+        });
+        let of = |root: &str| lines.iter().filter(|line| line.contains(&format!("root={root:?}"))).count();
+        assert_eq!((of("/a"), of("/b")), (2, 1), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_loop_that_acquires_what_it_has_lost_is_told_what_to_do_and_logged_once_a_minute() {
+        let lines = warnings(|| {
+            simulated(async |world, client| {
+                let mutex = client.mutex("/a").expect("a path");
+                let me = || AcquireOptions { owner: Some(OwnerKey::new("me")), ..AcquireOptions::default() };
+                let held = mutex.acquire_with(me()).await.expect("acquired");
+                world.operator_delete(&format!("/a/{}", held.node())).expect("deleted");
+                held.lost().await;
+                for turn in 0..1_000 {
+                    let error = mutex.acquire_with(me()).await.expect_err("not given up");
+                    assert_eq!(error.code(), ErrorCode::LockLost, "{turn}");
+                    assert!(error.message().contains("release the lost handle"), "{error}");
+                    assert!(held.ensure(Duration::ZERO).is_err());
+                }
+                tokio::time::sleep(Duration::from_secs(61)).await;
+                mutex.try_acquire_with(me()).await.expect_err("not given up");
+                held.release().await.expect_err("lost");
+                mutex.acquire_with(me()).await.expect("a new grant").release().await.expect("released");
+            });
+        });
+        let told: Vec<_> = lines.iter().filter(|line| line.contains("LOCK_LOST")).collect();
+        assert_eq!(told.len(), 2, "{lines:#?}");
+        assert!(told[1].contains("held_back=1999"), "{told:#?}");
+    }
+
+    #[test]
+    fn a_loop_on_a_closed_client_is_logged_once() {
+        let lines = warnings(|| {
+            simulated(async |_, client| {
+                let mutex = client.mutex("/a").expect("a path");
+                client.close().await.expect("closed");
+                for _ in 0..1_000 {
+                    assert_eq!(mutex.acquire().await.expect_err("closed").code(), ErrorCode::Closed);
+                }
+            });
+        });
+        assert_eq!(lines.iter().filter(|line| line.contains("CLOSED")).count(), 1, "{lines:#?}");
+    }
+
+    #[test]
+    fn transaction_ids_that_go_backwards_are_told_and_warned_about_once() {
+        let lines = warnings(|| {
+            simulated(async |_, client| {
+                let mutex = client.mutex("/a").expect("a path");
+                let held = mutex.acquire().await.expect("acquired");
+                client.core.granted(held.grant());
+                held.release().await.expect("released");
+                // As if the sessions before had been granted larger tokens by data that are gone.
+                let largest = held.token().0 + 1_000;
+                *client.core.tokens.lock().expect("alone") = Tokens::default();
+                client.core.tokens.lock().expect("alone").granted(0, largest);
+                let mut events = client.events();
+                let again = mutex.acquire().await.expect("acquired");
+                let told = Event::TransactionIdsWentBackwards { before: largest, now: again.token().0 };
+                assert_eq!((events.try_next(), events.try_next()), (Some(told), None));
+                assert_eq!(client.metrics().ids_went_backwards, 1);
+            });
+        });
+        assert_eq!(lines.iter().filter(|line| line.contains("went backwards")).count(), 1, "{lines:#?}");
+    }
 }

@@ -16,7 +16,8 @@ pub enum ErrorCode {
     TimedOut,
     /// The lock is held by somebody else, and the call was not to wait.
     NotAcquired,
-    /// The lock was held and is no longer. Stop the work that it guards; acquire again for a new grant.
+    /// The lock was held and is no longer. Stop the work that it guards, and leave its block or release its handle.
+    /// Only then acquire again, for a new grant: until then an owner that acquires again gets this error at once.
     LockLost,
     /// The lock is held, but its lease is not known to last as long as was asked. Wait for the connection to come
     /// back before the next step, or do less in it.
@@ -82,7 +83,9 @@ impl ErrorCode {
             Self::InvalidArgument => "mend the argument; trying again will not help",
             Self::TimedOut => "try again later, or allow more time",
             Self::NotAcquired => "try again later, or wait for the lock",
-            Self::LockLost => "stop the work that the lock guards, and acquire again for a new grant",
+            Self::LockLost => {
+                "stop the work that the lock guards, leave its block or release its handle, and then acquire again for a new grant"
+            }
             Self::LeaseTooShort => {
                 "wait for the connection to come back before the next step, or do less in it"
             }
@@ -158,6 +161,18 @@ impl Error {
 
     pub(crate) fn lock_lost(path: &str, reason: LostReason) -> Self {
         let mut error = Self::new(ErrorCode::LockLost, format!("the lock was lost: {}", reason.explain()));
+        error.0.lost = Some(reason);
+        error.at(path)
+    }
+
+    /// The owner acquires again what it has lost and has not given up.
+    pub(crate) fn not_given_up(path: &str, reason: LostReason) -> Self {
+        let message = format!(
+            "this owner still has a handle on the lock, which was lost: {}. Leave the block that lost it, or release \
+             the lost handle, before it is acquired again",
+            reason.explain()
+        );
+        let mut error = Self::new(ErrorCode::LockLost, message);
         error.0.lost = Some(reason);
         error.at(path)
     }

@@ -27,6 +27,8 @@ mod engine;
 pub mod env;
 mod error;
 mod exit;
+#[cfg(test)]
+mod logged;
 mod observe;
 mod options;
 mod path;

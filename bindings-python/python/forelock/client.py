@@ -68,6 +68,8 @@ class Metrics:
     """Sessions lost."""
     roots_recreated: int
     """How often a lock root was found to have been deleted and made again."""
+    ids_went_backwards: int
+    """How often the ensemble's transaction ids, and with them the tokens, were found to have gone backwards."""
     cleanup_pending: int
     """A gauge: nodes that are no longer wanted and whose removal is not confirmed yet."""
     ghosts: int

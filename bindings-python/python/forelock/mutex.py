@@ -65,7 +65,7 @@ class Mutex:
 
         Raises :class:`AcquireTimeout` at the deadline; :class:`NotPermitted`, :class:`Conflict`,
         :class:`ConnectionLost`, :class:`ClientClosed`, :class:`Forked`; and :class:`LockLost` if this thread
-        holds the lock already and has lost it.
+        holds the lock already and has lost it: leave the block that lost it, or release the lost handle, first.
         """
         key = _owners.of_thread(owner)
         thread = _owners.text(threading.current_thread().name)

@@ -23,6 +23,17 @@ pub enum Event {
         /// What each server said.
         why: String,
     },
+    /// The ensemble's transaction ids, and with them the tokens, went backwards: its data were wiped, or restored from
+    /// an old copy. Noticed when a session grants a token that is smaller than one of the sessions before it.
+    ///
+    /// Storage that has seen the larger token refuses every new holder. Once no old holder can write any more, reset the
+    /// largest token that it remembers, or fence with a new resource name.
+    TransactionIdsWentBackwards {
+        /// The largest token that was granted before.
+        before: i64,
+        /// The token that was granted now.
+        now: i64,
+    },
 }
 
 /// The events of a client from the moment of listening on, every one, in order. The stream ends when the client is

@@ -2,14 +2,18 @@
 
 mod events;
 mod listeners;
+mod log_limit;
 mod pauses;
+mod transactions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use events::{Event, Events};
 pub(crate) use listeners::{Listeners, Stream};
+pub(crate) use log_limit::LogLimit;
 pub use pauses::{PauseMeter, Pauses};
+pub(crate) use transactions::{Roots, Tokens};
 
 use crate::queue::LostReason;
 use crate::session::ConnectionState;
@@ -25,6 +29,7 @@ pub(crate) struct Metrics {
     suspended: AtomicU64,
     sessions_lost: AtomicU64,
     roots_recreated: AtomicU64,
+    ids_went_backwards: AtomicU64,
     cleanup_pending: AtomicU64,
     ghosts: AtomicU64,
 }
@@ -49,6 +54,8 @@ pub struct MetricsSnapshot {
     pub sessions_lost: u64,
     /// How often a lock root was found to have been deleted and made again.
     pub roots_recreated: u64,
+    /// How often the ensemble's transaction ids, and with them the tokens, were found to have gone backwards.
+    pub ids_went_backwards: u64,
     /// A gauge: nodes that are no longer wanted and whose removal is not confirmed yet.
     pub cleanup_pending: u64,
     /// A gauge: creates of unknown outcome that were not found, and are looked for again because they may yet be applied.
@@ -127,6 +134,10 @@ impl Metrics {
         up(&self.roots_recreated);
     }
 
+    pub(crate) fn ids_went_backwards(&self) {
+        up(&self.ids_went_backwards);
+    }
+
     /// One more clean-up is pending, until what is returned is dropped.
     pub(crate) fn cleanup(self: &Arc<Self>) -> Gauge {
         Gauge::up(self, |metrics| &metrics.cleanup_pending)
@@ -148,6 +159,7 @@ impl Metrics {
             suspended: read(&self.suspended),
             sessions_lost: read(&self.sessions_lost),
             roots_recreated: read(&self.roots_recreated),
+            ids_went_backwards: read(&self.ids_went_backwards),
             cleanup_pending: read(&self.cleanup_pending),
             ghosts: read(&self.ghosts),
         }

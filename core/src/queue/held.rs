@@ -141,6 +141,10 @@ impl HeldLock {
     /// `LOCK_LOST` if it is no longer held; `LEASE_TOO_SHORT` if it is, but not for `min` unless the connection
     /// comes back.
     pub fn ensure(&self, min: Duration) -> Result<()> {
+        self.check(min).map_err(|error| self.core.refused(self.path(), error))
+    }
+
+    fn check(&self, min: Duration) -> Result<()> {
         match self.phase() {
             Phase::Held => {}
             Phase::Lost(reason) => return Err(Error::lock_lost(self.path(), reason)),
@@ -274,7 +278,12 @@ impl HeldLock {
     /// `LOCK_LOST` if it is no longer held.
     pub fn hand_over(&self, to: Option<OwnerKey>) -> Result<()> {
         self.ensure(Duration::ZERO)?;
-        self.core.hand_over(&self.grant, to);
+        // Another thread may give this handle up meanwhile: until we are done, one more holds the grant.
+        if !self.grant.add_handle() {
+            return Err(self.released_error());
+        }
+        self.core.holders.hand_over(&self.grant, to);
+        self.let_go();
         Ok(())
     }
 
@@ -333,11 +342,11 @@ impl HeldLock {
             Some(owner) if Some(&owner) != who && !self.released.load(Ordering::Acquire) => {
                 let by =
                     who.map_or_else(|| "by a caller without an owner".to_owned(), |who| format!("by {who}"));
-                Err(Error::new(
+                let error = Error::new(
                     ErrorCode::NotOwner,
                     format!("the lock belongs to {owner} and can't be released {by}"),
-                )
-                .at(self.path()))
+                );
+                Err(self.core.refused(self.path(), error.at(self.path())))
             }
             _ => Ok(()),
         }
@@ -347,7 +356,7 @@ impl HeldLock {
     fn let_go(&self) -> bool {
         let last = self.grant.drop_handle();
         if last {
-            self.core.forget_holder(&self.grant);
+            self.core.holders.forget(&self.grant);
             self.grant.release();
         }
         last

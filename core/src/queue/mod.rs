@@ -7,6 +7,7 @@ mod ghosts;
 mod grant;
 mod held;
 mod holder;
+mod holders;
 mod look;
 mod ticket;
 
@@ -19,6 +20,7 @@ pub(crate) use grant::Grant;
 pub(crate) use grant::Phase;
 pub use held::{FencingToken, HeldLock, LockState};
 pub(crate) use holder::NodeData;
+pub(crate) use holders::Holders;
 pub(crate) use ticket::Guid;
 pub use ticket::Naming;
 #[cfg(any(test, feature = "simulation"))]

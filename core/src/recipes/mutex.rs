@@ -115,7 +115,8 @@ impl Mutex {
     /// As [`acquire`](Self::acquire), for an owner or with a timeout of its own.
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire), and `LOCK_LOST` when the owner holds the lock already and has lost it.
+    /// As for [`acquire`](Self::acquire), and `LOCK_LOST` when the owner holds the lock already and has lost
+    /// it: leave the block that lost it, or release the lost handle, before the next acquire.
     pub async fn acquire_with(&self, options: AcquireOptions) -> Result<HeldLock> {
         match self.attempt(Mode::Wait, options).await? {
             Some(held) => Ok(held),
@@ -162,6 +163,14 @@ impl Mutex {
     }
 
     async fn attempt(&self, mode: Mode, options: AcquireOptions) -> Result<Option<HeldLock>> {
+        self.try_attempt(mode, options).await.map_err(|error| match error.code() {
+            // Whoever tries again has waited first, or has asked a server.
+            ErrorCode::TimedOut | ErrorCode::ConnectionLost => error,
+            _ => self.core.refused(self.path(), error),
+        })
+    }
+
+    async fn try_attempt(&self, mode: Mode, options: AcquireOptions) -> Result<Option<HeldLock>> {
         let core = &self.core;
         core.enter()?;
         let AcquireOptions { timeout, owner, thread } = options;
@@ -195,7 +204,7 @@ impl Mutex {
             let Some(held) = granted else { return Ok(None) };
             // The lease may have run out on the way here.
             if held.is_valid() {
-                self.core.note_holder(&self.spec.root, held.grant());
+                self.core.granted(held.grant());
                 return Ok(Some(held));
             }
         }

@@ -54,6 +54,8 @@ pub(crate) enum SessionEnd {
 /// One session. It ends once, and never comes back to life.
 pub(crate) struct Session {
     pub(crate) credentials: SessionCredentials,
+    /// Counts the sessions of this process: the later one of two has the larger number.
+    number: u64,
     clock: Arc<dyn Clock>,
     /// When the lease is over, in nanoseconds on the lease clock.
     deadline: AtomicU64,
@@ -70,8 +72,10 @@ impl fmt::Debug for Session {
 
 impl Session {
     pub(crate) fn new(credentials: SessionCredentials, clock: Arc<dyn Clock>, deadline: Moment) -> Arc<Self> {
+        static SESSIONS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             credentials,
+            number: SESSIONS.fetch_add(1, Ordering::Relaxed),
             clock,
             deadline: AtomicU64::new(deadline.as_nanos()),
             end: Watched::new(None),
@@ -81,6 +85,10 @@ impl Session {
 
     pub(crate) fn id(&self) -> SessionId {
         self.credentials.id
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn deadline(&self) -> Moment {

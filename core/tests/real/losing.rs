@@ -220,3 +220,33 @@ async fn the_old_session_is_closed_and_not_left_to_expire() {
     assert!(healed.elapsed() < Duration::from_secs(10), "closed, not expired");
     observer(&server).until_children("/losing/reaped", SOON, <[_]>::is_empty).await.expect("gone");
 }
+
+/// Tokens that storage has seen are larger than all that a wiped ensemble will grant for a long time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_ensemble_is_told() {
+    let server = own_server(TICK);
+    let path = "/losing/wiped";
+    let observer = observer(&server);
+    observer.ensure("/losing").expect("made");
+    for round in 0..50 {
+        observer.set("/losing", format!("{round}").as_bytes()).expect("changed");
+    }
+    let (client, held) = holding(&server.connect_string(), path).await;
+    let mut events = client.events();
+    drop(observer);
+    let server = tokio::task::spawn_blocking(move || server.wipe().map(|()| server));
+    let server = server.await.expect("no panic").expect("started again");
+    soon("lost", held.lost()).await.expect("a reason");
+    let again = soon("again", client.mutex(path).expect("a path").acquire()).await.expect("acquired");
+    assert!(again.token() < held.token(), "{} {}", again.token(), held.token());
+    let told = soon("told", events.next()).await.expect("open");
+    let (before, now) = (held.token().0, again.token().0);
+    assert_eq!(told, forelock::Event::TransactionIdsWentBackwards { before, now });
+    assert_eq!(client.metrics().ids_went_backwards, 1);
+    again.release().await.expect("released");
+    let third = soon("third", client.mutex(path).expect("a path").acquire()).await.expect("acquired");
+    assert!(third.token() > again.token());
+    assert_eq!(client.metrics().ids_went_backwards, 1, "once");
+    assert_eq!(client.metrics().roots_recreated, 0, "a small czxid is no proof that the root was made again");
+    drop(server);
+}

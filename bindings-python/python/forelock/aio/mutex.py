@@ -121,7 +121,7 @@ class Mutex:
 
         Raises :class:`AcquireTimeout` at the deadline; :class:`NotPermitted`, :class:`Conflict`,
         :class:`ConnectionLost`, :class:`ClientClosed`, :class:`Forked`; and :class:`LockLost` if this task holds
-        the lock already and has lost it.
+        the lock already and has lost it: leave the block that lost it, or release the lost handle, first.
         """
         operation = self._native.acquire(*timeout_arguments(timeout), _owners.of_task(owner), _task_name())
         return Acquiring(self.path, self._acquire(operation), cancel_on_lost)
