@@ -11,6 +11,7 @@ from collections.abc import Callable
 import forelock
 import pytest
 from forelock import aio
+from support.lateness import Limited
 from support.observer import Observer
 from support.testkit import Proxy
 
@@ -21,11 +22,11 @@ async def test_acquire_is_awaitable_and_a_context_manager(
     aclient: aio.Client, observer: Observer, path: str
 ) -> None:
     mutex = aclient.mutex(path)
-    held = await mutex.acquire(timeout=10)
+    held = await mutex.acquire(timeout=60)
     assert observer.children(path) == [held.node]
     assert held.is_valid()
     await held.release()
-    async with mutex.acquire(timeout=10) as held:
+    async with mutex.acquire(timeout=60) as held:
         assert observer.children(path) == [held.node]
     async with mutex as held:
         assert observer.children(path) == [held.node]
@@ -108,10 +109,10 @@ async def test_a_timeout_leaves_no_node(
     aclient: aio.Client, arival: aio.Client, observer: Observer, path: str
 ) -> None:
     async with aclient.mutex(path):
-        began = time.monotonic()
-        with pytest.raises(forelock.AcquireTimeout):
-            await arival.mutex(path).acquire(timeout=0.2)
-        assert time.monotonic() - began < 0.45
+        with Limited() as limit:
+            with pytest.raises(forelock.AcquireTimeout):
+                await arival.mutex(path).acquire(timeout=0.2)
+            limit.is_within(0.45, least=0.2)
         await asyncio.to_thread(observer.wait_count, path, 1)
 
 
@@ -151,7 +152,7 @@ async def test_cancelling_at_any_moment_leaves_no_node(
             await held.release(owner=held.owner)
     await asyncio.to_thread(observer.wait_count, path, 0)
     assert cancelled > 0
-    async with client.mutex(path).acquire(timeout=5):
+    async with client.mutex(path).acquire(timeout=60):
         pass
 
 
@@ -191,7 +192,7 @@ async def test_a_grant_that_meets_a_cancellation_is_released(
         # Blocks the loop until the grant has been made.
         ours = held.node
         observer.wait_children(path, lambda names, ours=ours: ours not in names)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while arival.metrics().grants == grants:
             assert time.monotonic() < until
         task.cancel()
@@ -207,9 +208,11 @@ async def test_release_and_verify_may_be_cancelled(
     client = make_aclient(proxy.connect)
     held = await client.mutex(path).acquire()
     hold = proxy.rule("hold-request", "multi")
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(held.verify(), 0.1)
-    proxy.fired(hold)
+    verifying = asyncio.create_task(held.verify())
+    await asyncio.to_thread(proxy.fired, hold)
+    verifying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await verifying
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(held.release(), 0.1)
     assert not held.is_valid()
@@ -219,9 +222,9 @@ async def test_release_and_verify_may_be_cancelled(
 
 async def test_a_blocked_loop_costs_nothing(make_aclient: MakeAClient, path: str) -> None:
     """Fault 43."""
-    client = make_aclient(session_timeout=1.0)
+    client = make_aclient(session_timeout=2.0)
     async with client.mutex(path) as held:
-        threading.Event().wait(3.0)
+        threading.Event().wait(6.0)
         assert held.is_valid()
         await held.verify()
 
@@ -279,7 +282,7 @@ def test_what_completes_after_its_loop_has_closed_is_silent(
     loop.close()
     held.release()
     # The grant finds its loop closed. The coroutine still has it, until it goes.
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while aclient.metrics().grants == 0:
         assert time.monotonic() < until
     steps.pop().close()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import forelock
 import pytest
+from support.lateness import Limited
 from support.observer import Observer
 from support.script import Script, run
-from support.testkit import Proxy, Server
+from support.testkit import Proxy, Server, freeze
 
 PRELUDE = """
 import asyncio, atexit, os, signal, sys, threading, time
@@ -50,10 +51,10 @@ client.close()
             script = Script(PRELUDE + source, server.connect, path, server.connect)
             assert script.line() == "ready"
             observer.wait_count(path, 2)
-        began = time.monotonic()
-        script.signal(signal.SIGINT)
-        assert script.line() == "interrupted"
-        assert time.monotonic() - began < 1.0
+        with Limited() as limit:
+            script.signal(signal.SIGINT)
+            assert script.line() == "interrupted"
+            limit.is_within(1.0)
         # The process lives on, and its node is gone.
         observer.wait_count(path, 1)
         script.say("")
@@ -160,7 +161,7 @@ print("held")
     script = Script(PRELUDE + source, server.connect, path)
     assert script.line() == "held"
     script.finish()
-    observer.wait_count(path, 0, within=1.0)
+    observer.wait_count(path, 0, within=10.0)
 
 
 def test_a_session_is_closed_at_exit_of_an_asyncio_program(server: Server, observer: Observer, path: str) -> None:
@@ -172,7 +173,7 @@ async def main():
 asyncio.run(main())
 """
     run(PRELUDE + source, server.connect, path)
-    observer.wait_count(path, 0, within=1.0)
+    observer.wait_count(path, 0, within=10.0)
 
 
 @pytest.mark.parametrize("fault", ["blackhole", "stall", "refuse"])
@@ -190,10 +191,10 @@ input()
     proxy.do(fault)
     if fault == "refuse":
         proxy.do("cut", "rst")
-    began = time.monotonic()
-    script.say("")
-    assert script.finish() == (0, "", "")
-    assert time.monotonic() - began < 4.5
+    with Limited() as limit:
+        script.say("")
+        assert script.finish() == (0, "", "")
+        limit.is_within(4.5)
 
 
 @pytest.mark.parametrize("repeat", range(3))
@@ -204,8 +205,8 @@ def test_daemon_threads_and_loops_that_wait_at_exit_disturb_nothing(
     source = """
 import logging
 logging.basicConfig(level=logging.DEBUG, filename=os.devnull)
-client = forelock.Client(servers, session_timeout=4, tick=0.2)
-aclient = aio.Client(servers, session_timeout=4, tick=0.2)
+client = forelock.Client(servers, tick=0.2)
+aclient = aio.Client(servers, tick=0.2)
 client.on_state(print)
 client.connect()
 def thread(target, *arguments):
@@ -243,7 +244,7 @@ input()
         assert code == 0, err
         assert "Fatal" not in err
         assert "panick" not in err
-        observer.wait_count(path, 1, within=3.0)
+        observer.wait_count(path, 1, within=10.0)
 
 
 def test_nothing_is_left_when_a_client_is_dropped(server: Server, observer: Observer, path: str) -> None:
@@ -283,7 +284,7 @@ def last():
     except forelock.ClientClosed:
         print("closed")
     try:
-        with forelock.Client(servers).mutex(path).acquire(timeout=5):
+        with forelock.Client(servers).mutex(path).acquire(timeout=60):
             print("a new one")
     except forelock.ForelockError as error:
         print(error)
@@ -324,8 +325,8 @@ print("lost", held.lost_reason, seen)
     script = Script(PRELUDE + source, server.connect, path)
     word, token = script.line().split()
     assert word == "held"
-    script.signal(signal.SIGSTOP)
-    with make_client().mutex(path).acquire(timeout=20) as rival:
+    freeze(script.pid)
+    with make_client().mutex(path).acquire(timeout=60) as rival:
         granted = time.clock_gettime(time.CLOCK_BOOTTIME)
         assert rival.token > int(token)
         script.signal(signal.SIGCONT)

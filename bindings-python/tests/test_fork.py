@@ -29,7 +29,8 @@ def refused(function):
         function()
     except forelock.Forked:
         took = time.monotonic() - began
-        assert took < 2.0, took
+        # Of the 30 s that an acquire may take.
+        assert took < 10.0, took
     else:
         raise SystemExit(f"not refused: {function}")
 """
@@ -193,7 +194,7 @@ def worker(number):
         with mutex as held:
             held.on_lost(lambda reason: told.set())
             held.mark_superseded()
-            assert told.wait(5)
+            assert told.wait(60)
             try:
                 held.release()
             except forelock.LockLost:
@@ -222,7 +223,7 @@ input()
 """
     script = Script(PRELUDE + source, server.connect, path)
     assert script.line() == "exited"
-    observer.wait_count(path, 0, within=1.0)
+    observer.wait_count(path, 0, within=10.0)
     script.say("")
     assert script.finish() == (0, "", "")
 
@@ -249,7 +250,7 @@ if __name__ == "__main__":
     assert run(PRELUDE + source, server.connect, path) == "fine\n"
     for number in range(2):
         # Left held, with a session of 30 s: the children closed it when they ended.
-        observer.wait_count(f"{path}/{number}", 0, within=1.0)
+        observer.wait_count(f"{path}/{number}", 0, within=10.0)
 
 
 def test_multiprocessing_by_fork_from_a_parent_that_uses_locks(
@@ -267,7 +268,7 @@ def work(queue):
 queue = context.Queue()
 process = context.Process(target=work, args=(queue,))
 process.start()
-error = queue.get(timeout=10)
+error = queue.get(timeout=60)
 process.join()
 assert process.exitcode == 0
 print(type(error).__name__, error.code)

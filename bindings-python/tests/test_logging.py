@@ -30,7 +30,7 @@ def records() -> Iterator[Records]:
 
 def find(records: Records, text: str) -> logging.LogRecord:
     while True:
-        record = records.get(timeout=10)
+        record = records.get(timeout=60)
         if text in record.getMessage():
             return record
 
@@ -102,14 +102,14 @@ def test_a_handler_that_is_slow_or_fails_or_calls_the_client_holds_nothing_up(
         def emit(self, record: logging.LogRecord) -> None:
             client.metrics()
             called.set()
-            go_on.wait(20)
+            go_on.wait(60)
             raise RuntimeError("on purpose")
 
     handler = Handler()
     logger.addHandler(handler)
     try:
-        with client.mutex(path).acquire(timeout=5) as held:
-            assert called.wait(10)
+        with client.mutex(path).acquire(timeout=60) as held:
+            assert called.wait(60)
             held.verify()
     finally:
         logger.removeHandler(handler)

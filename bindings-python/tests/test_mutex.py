@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import forelock
 import pytest
+from support.lateness import Limited
 from support.observer import Observer
 from support.testkit import Proxy, Server
 
@@ -16,7 +16,7 @@ MakeClient = Callable[..., forelock.Client]
 
 
 def test_acquire_gives_a_lock_that_release_frees(client: forelock.Client, observer: Observer, path: str) -> None:
-    held = client.mutex(path).acquire(timeout=10)
+    held = client.mutex(path).acquire(timeout=60)
     assert held.is_valid()
     assert held.state is forelock.LockState.HELD
     assert held.path == path
@@ -35,7 +35,7 @@ def test_acquire_gives_a_lock_that_release_frees(client: forelock.Client, observ
 
 def test_a_block_holds_the_lock_and_frees_it(client: forelock.Client, observer: Observer, path: str) -> None:
     mutex = client.mutex(path)
-    with mutex.acquire(timeout=10) as held:
+    with mutex.acquire(timeout=60) as held:
         assert observer.children(path) == [held.node]
     with mutex as again:
         assert observer.children(path) == [again.node]
@@ -51,7 +51,7 @@ def test_only_one_holds_it_at_a_time_in_the_order_of_asking(make_client: MakeCli
 
     def work(number: int) -> None:
         nonlocal inside
-        with clients[number % 3].mutex(path).acquire(timeout=30) as held:
+        with clients[number % 3].mutex(path).acquire(timeout=60) as held:
             inside += 1
             assert inside == 1
             tokens.append(held.token)
@@ -83,9 +83,12 @@ def test_an_acquire_that_fails_never_runs_the_body(
 ) -> None:
     """Fault 10."""
     ran = False
+    rival.connect()
     with client.mutex(path):
-        with pytest.raises(forelock.AcquireTimeout) as error, rival.mutex(path).acquire(timeout=0.2):
-            ran = True
+        with Limited() as limit:
+            with pytest.raises(forelock.AcquireTimeout) as error, rival.mutex(path).acquire(timeout=1.0):
+                ran = True
+            limit.is_within(1.1, least=1.0)
         short = rival.mutex(path, acquire_timeout=0.2)
         with pytest.raises(TimeoutError), short:
             ran = True
@@ -99,7 +102,7 @@ def test_an_acquire_that_fails_never_runs_the_body(
             body()
     assert not ran
     assert error.value.path == path
-    assert error.value.waited == pytest.approx(0.2, abs=0.1)
+    assert error.value.waited >= 1.0
     assert "pytest" in (error.value.holder or "")
     assert path in str(error.value)
     assert "TIMED_OUT" in str(error.value)
@@ -111,28 +114,27 @@ def test_a_timeout_is_one_deadline_whatever_the_number_of_wakeups(
     """Fault 23."""
     ahead = [make_client() for _ in range(3)]
     held = ahead[0].mutex(path).acquire()
-    began = time.monotonic()
+    late = make_client()
+    late.connect()
     with ThreadPoolExecutor(3) as pool:
 
         def hold_a_while(number: int) -> None:
-            with ahead[number].mutex(path).acquire(timeout=30) as held:
+            with ahead[number].mutex(path).acquire(timeout=60) as held:
                 # Not a wait for anything: the time that a holder needs.
-                threading.Event().wait(0.4)
+                threading.Event().wait(1.0)
                 assert held.is_valid()
 
         waiting = []
         for number in (1, 2):
             waiting.append(pool.submit(hold_a_while, number))
             observer.wait_count(path, number + 1)
-        late = make_client().mutex(path)
-        began = time.monotonic()
-        last = pool.submit(late.acquire, 0.6)
-        observer.wait_count(path, 4)
-        held.release(owner=held.owner)
-        with pytest.raises(forelock.AcquireTimeout):
-            last.result()
-        took = time.monotonic() - began
-        assert 0.6 <= took < 0.7 + 0.1
+        with Limited() as limit:
+            last = pool.submit(late.mutex(path).acquire, 1.5)
+            observer.wait_count(path, 4)
+            held.release(owner=held.owner)
+            with pytest.raises(forelock.AcquireTimeout):
+                last.result()
+            limit.is_within(1.5 + 0.2, least=1.5)
         for one in waiting:
             one.result()
 
@@ -142,7 +144,7 @@ def test_a_timeout_is_one_deadline_whatever_the_number_of_wakeups(
 def test_a_timeout_holds_with_the_servers_gone(
     make_client: MakeClient, proxy: Proxy, path: str, fault: str, connected: bool
 ) -> None:
-    """Fault 22: within the timeout and 100 ms (and some more for a busy machine), however the servers fail."""
+    """Fault 22: within the timeout and 100 ms (and some more for Python), however the servers fail."""
     client = make_client(proxy.connect, operation_timeout=0.5, close_timeout=0.2)
     if connected:
         client.connect()
@@ -150,11 +152,11 @@ def test_a_timeout_holds_with_the_servers_gone(
     if connected and fault == "refuse":
         proxy.do("cut", "rst")
     mutex = client.mutex(path)
-    for call, limit in ((lambda: mutex.acquire(timeout=0.5), 0.5), (mutex.try_acquire, 0.5)):
-        began = time.monotonic()
-        with pytest.raises((forelock.AcquireTimeout, forelock.ConnectionLost)):
-            call()
-        assert time.monotonic() - began < limit + 0.25
+    for call in (lambda: mutex.acquire(timeout=0.5), mutex.try_acquire):
+        with Limited() as limit:
+            with pytest.raises((forelock.AcquireTimeout, forelock.ConnectionLost)):
+                call()
+            limit.is_within(0.5 + 0.25)
 
 
 def test_a_timeout_of_none_waits_for_longer_than_the_default(
@@ -172,7 +174,7 @@ def test_a_timeout_of_none_waits_for_longer_than_the_default(
             pool.submit(make_client().mutex(path, acquire_timeout=0.1).acquire).result()
         assert not patient.done()
         held.release()
-        granted = patient.result(timeout=10)
+        granted = patient.result(timeout=60)
     granted.release(owner=granted.owner)
 
 
@@ -243,7 +245,7 @@ def test_a_dropped_lock_is_released_with_a_warning(client: forelock.Client, obse
 
 def test_max_hold_takes_the_lock_away(client: forelock.Client, observer: Observer, path: str) -> None:
     held = client.mutex(path, max_hold=0.2).acquire()
-    assert held.wait_lost(timeout=5) is forelock.LostReason.MAX_HOLD
+    assert held.wait_lost(timeout=60) is forelock.LostReason.MAX_HOLD
     observer.wait_count(path, 0)
     with pytest.raises(forelock.LockLost):
         held.release()
@@ -267,11 +269,13 @@ def test_a_namespace_is_on_the_server_only(make_client: MakeClient, observer: Ob
 
 def test_a_label_and_the_program_tell_who_holds_it(make_client: MakeClient, path: str) -> None:
     holder = make_client(label="month end", program="ledger")
+    impatient = make_client()
+    impatient.connect()
     with (
         holder.mutex(path),
         pytest.raises(forelock.AcquireTimeout, match=r"held by ledger on .*MainThread \(month end\)"),
     ):
-        make_client().mutex(path).acquire(timeout=0.1)
+        impatient.mutex(path).acquire(timeout=1.0)
 
 
 @pytest.mark.parametrize("naming", ["curator", "kazoo", "epoch"])
@@ -286,7 +290,7 @@ def test_kazoo_and_we_exclude_each_other(client: forelock.Client, observer: Obse
     theirs = observer.zk.Lock(path, "kazoo")
     with ours:
         assert not theirs.acquire(blocking=False)
-    assert theirs.acquire(timeout=10)
+    assert theirs.acquire(timeout=60)
     assert ours.try_acquire() is None
     theirs.release()
     with ours:
@@ -301,7 +305,7 @@ def test_other_threads_run_while_one_waits(
         waiting = pool.submit(rival.mutex(path).acquire)
         observer.wait_count(path, 2)
         held.release()
-        granted = waiting.result(timeout=10)
+        granted = waiting.result(timeout=60)
     granted.release(owner=granted.owner)
 
 
@@ -309,11 +313,11 @@ def test_a_held_gil_costs_nothing(make_client: MakeClient, path: str) -> None:
     """Fault 43: three session timeouts without a single Python instruction, in this process."""
     import ctypes
 
-    client = make_client(session_timeout=1.0)
+    client = make_client(session_timeout=2.0)
     with client.mutex(path) as held:
         session = client.session
         # A PyDLL call keeps the GIL.
-        ctypes.PyDLL(None).usleep(3_000_000)
+        ctypes.PyDLL(None).usleep(6_000_000)
         assert held.is_valid()
         held.verify()
         assert client.session == session
@@ -330,8 +334,8 @@ def test_close_ends_waits_and_locks(
         lost = pool.submit(elsewhere.wait_lost)
         client.close()
         with pytest.raises(forelock.ClientClosed):
-            waiting.result(timeout=10)
-        assert lost.result(timeout=10) is forelock.LostReason.CLOSED
+            waiting.result(timeout=60)
+        assert lost.result(timeout=60) is forelock.LostReason.CLOSED
     assert client.is_closed
     client.close()
     with pytest.raises(forelock.ClientClosed):
@@ -348,9 +352,9 @@ def test_close_is_bounded_with_the_servers_gone(make_client: MakeClient, proxy: 
     client = make_client(proxy.connect, close_timeout=0.3)
     client.connect()
     proxy.do("blackhole")
-    began = time.monotonic()
-    client.close()
-    assert time.monotonic() - began < 1.0
+    with Limited() as limit:
+        client.close()
+        limit.is_within(1.0)
 
 
 def test_a_client_that_was_never_used_closes_at_once(server: Server) -> None:
@@ -366,7 +370,8 @@ def test_the_session_and_its_warnings_are_shown(make_client: MakeClient) -> None
     client.connect()
     session = client.session
     assert session is not None
-    assert (session.asked_timeout, session.timeout, session.tick) == (900.0, 4.0, 0.2)
+    # A twentieth of what was granted: that the server's limit was set by hand can't be known.
+    assert (session.asked_timeout, session.timeout, session.tick) == (900.0, 60.0, 3.0)
     assert 0.0 < session.margin < session.survivable_outage < session.timeout
     assert any("maxSessionTimeout" in warning for warning in session.warnings)
     assert session.id != 0

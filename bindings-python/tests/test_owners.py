@@ -16,7 +16,7 @@ from support.observer import Observer
 def in_thread(function):  # type: ignore[no-untyped-def]
     """What a function returns or raises in another thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result(timeout=20)
+        return pool.submit(function).result(timeout=60)
 
 
 def test_a_thread_that_holds_the_lock_gets_it_again_at_once(
@@ -66,7 +66,7 @@ def test_a_lock_is_handed_over(client: forelock.Client, path: str) -> None:
     def receive() -> None:
         keys.append(forelock.current_owner())
         ready.set()
-        handed.wait(10)
+        handed.wait(60)
         with client.mutex(path).acquire(timeout=0.2) as again:
             assert again.token == held.token
         held.release()
@@ -74,13 +74,13 @@ def test_a_lock_is_handed_over(client: forelock.Client, path: str) -> None:
     handed = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         receiving = pool.submit(receive)
-        ready.wait(10)
+        ready.wait(60)
         held.hand_over(keys[0])
         assert held.owner == keys[0]
         with pytest.raises(forelock.NotOwner):
             held.release()
         handed.set()
-        receiving.result(timeout=10)
+        receiving.result(timeout=60)
     assert not held.is_valid()
     with pytest.raises(forelock.LockLost):
         held.hand_over(None)
@@ -148,12 +148,12 @@ async def test_another_task_waits_and_may_not_release(aclient: aio.Client, path:
 
 async def test_the_lock_belongs_to_the_task_that_calls_whichever_awaits(aclient: aio.Client, path: str) -> None:
     mutex = aclient.mutex(path)
-    held = await asyncio.wait_for(mutex.acquire(), 10)
+    held = await asyncio.wait_for(mutex.acquire(), 60)
     again = await asyncio.create_task(mutex.acquire(timeout=1))
     assert again.token == held.token
-    third = await asyncio.wait_for(mutex.try_acquire(), 10)
+    third = await asyncio.wait_for(mutex.try_acquire(), 60)
     assert third is not None
-    await asyncio.wait_for(third.release(), 10)
+    await asyncio.wait_for(third.release(), 60)
     await asyncio.shield(again.release())
     await held.release()
     assert not held.is_valid()

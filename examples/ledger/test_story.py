@@ -44,7 +44,7 @@ def tell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         encoding="utf-8",
         env={**os.environ, "TMPDIR": str(folder)},
-        timeout=120,
+        timeout=400,
         check=False,
     )
 

@@ -16,7 +16,7 @@ def prepare(servers: str, path: str) -> None:
 
 
 def work(_: int) -> int:
-    with mutex.acquire(timeout=20) as held:
+    with mutex.acquire(timeout=60) as held:
         held.verify()
         return held.token
 

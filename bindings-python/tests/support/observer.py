@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 class Observer:

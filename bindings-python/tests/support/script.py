@@ -10,7 +10,7 @@ import textwrap
 import threading
 from pathlib import Path
 
-LIMIT = 30.0
+LIMIT = 180.0
 TESTS = str(Path(__file__).parents[1])
 
 

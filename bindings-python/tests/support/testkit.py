@@ -59,11 +59,16 @@ class _Tool:
         self._process.wait()
 
 
+def freeze(pid: int) -> None:
+    """Freezes a process (SIGSTOP), and returns when it stands still."""
+    subprocess.run([binary(), "freeze", str(pid)], check=True)
+
+
 class Server(_Tool):
     """A ZooKeeper."""
 
-    def __init__(self, tick_ms: int = 200) -> None:
-        super().__init__("serve", "--tick-ms", str(tick_ms))
+    def __init__(self, tick_ms: int = 200, max_session_ms: int = 60_000) -> None:
+        super().__init__("serve", "--tick-ms", str(tick_ms), "--max-session-ms", str(max_session_ms))
 
     @property
     def pid(self) -> int:
@@ -80,7 +85,7 @@ class Proxy(_Tool):
         """Installs a one-shot rule, and returns its number."""
         return int(self.do(*words)["rule"])
 
-    def fired(self, rule: int, within: float = 10.0) -> dict[str, Any]:
+    def fired(self, rule: int, within: float = 60.0) -> dict[str, Any]:
         """Waits until a rule has fired, and returns the journal's entry."""
         entry: dict[str, Any] = self.do("fired", rule, int(within * 1000))["entry"]
         return entry
