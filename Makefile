@@ -16,6 +16,8 @@ VENV := $(TARGET)/venv
 PYTHON := $(VENV)/bin/python
 REPORTS := target/reports
 PY_SOURCES := bindings-python conformance/agents examples
+# What `make test` runs, in this order, each once; it ends with the first one that fails.
+STAGES := tools check unit servers real simulate-short wheel python examples conformance
 
 .PHONY: help
 help: ## List the targets
@@ -31,7 +33,11 @@ demo: tools wheel ## Watch the lock do its job: the month-end ledger on a real Z
 	@$(PYTHON) examples/ledger/run.py --testkit $(TARGET)/debug/forelock-testkit
 
 .PHONY: test
-test: tools check unit real simulate-short python examples conformance ## Run everything that continuous integration runs
+test: ## Run everything that continuous integration runs
+	@./scripts/stage.sh begin
+	@done=""
+	@for stage in $(STAGES); do ./scripts/stage.sh $$stage $(MAKE) $$done $$stage; done="$$done -o $$stage"; done
+	@./scripts/stage.sh table
 	@echo "all tests passed"
 
 .PHONY: check
