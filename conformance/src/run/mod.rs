@@ -24,11 +24,11 @@ use crate::servers::{Lease, Pool};
 use exclusion::Holds;
 
 /// How long a step may take unless it says otherwise.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent may take to start on a busy machine.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long an agent may take to end: longer than the engine takes to close a session that it can't reach.
-const END_PATIENCE: Duration = Duration::from_secs(12);
+const END_PATIENCE: Duration = Duration::from_secs(60);
 /// What a program that is well never writes to its stderr.
 const ALARMS: [&str; 4] = ["Traceback", "Exception ignored", "panicked at", "Fatal Python error"];
 /// How many entries of a proxy's journal a failure shows.

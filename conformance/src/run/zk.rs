@@ -139,14 +139,16 @@ impl Play<'_> {
     /// Once all agents have ended in order, no lock node is left.
     pub(super) fn check_nothing_left(&self) -> Result<(), String> {
         let below = format!("{}/", self.root);
-        let deadline = Instant::now() + GONE_PATIENCE;
+        let ended = boot_time_ns();
         loop {
             let all = self.lease.server.ephemerals().map_err(text)?;
             let left: Vec<&String> = all.values().flatten().filter(|path| path.starts_with(&below)).collect();
             if left.is_empty() {
                 return Ok(());
             }
-            if Instant::now() > deadline {
+            let now = boot_time_ns();
+            let allowed = GONE_PATIENCE + self.stage.lateness.between(ended, now);
+            if Duration::from_nanos(now - ended) > allowed {
                 return Err(format!("left behind: {left:?}"));
             }
             std::thread::sleep(Duration::from_millis(50));
