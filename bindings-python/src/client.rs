@@ -6,6 +6,7 @@ use forelock::{Error, ErrorCode, LockPath, MetricsSnapshot};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arguments::{optional_seconds, text};
 use crate::errors::{Change, change_tuple, python_error};
 use crate::guard::guarded;
 use crate::mutex::Mutex;
@@ -36,10 +37,11 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (servers, options: "dict[str, object]"))]
-    fn new(servers: &str, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+    #[pyo3(signature = (servers: "str", options: "dict[str, object]"))]
+    fn new(servers: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let servers = text("servers", servers)?;
         let options = client_options(options)?;
-        guarded(|| forelock::Client::with_options(servers, options)).map(Self).map_err(python_error)
+        guarded(|| forelock::Client::with_options(&servers, options)).map(Self).map_err(python_error)
     }
 
     fn connect(&self) -> Operation {
@@ -47,9 +49,11 @@ impl Client {
         Operation::new(async move { client.connect().await.map(|()| Value::Nothing) })
     }
 
-    fn ensure_root(&self, path: String) -> Operation {
+    #[pyo3(signature = (path: "str"))]
+    fn ensure_root(&self, path: &Bound<'_, PyAny>) -> PyResult<Operation> {
         let client = self.0.clone();
-        Operation::new(async move { client.ensure_root(&path).await.map(Value::Number) })
+        let path = text("path", path)?;
+        Ok(Operation::new(async move { client.ensure_root(&path).await.map(Value::Number) }))
     }
 
     fn close(&self) -> Operation {
@@ -57,17 +61,22 @@ impl Client {
         Operation::new(async move { client.close().await.map(|()| Value::Nothing) })
     }
 
-    #[pyo3(signature = (path, naming, acquire_timeout_given, acquire_timeout, max_hold))]
+    #[pyo3(signature = (
+        path: "str", naming: "str", acquire_timeout_given, acquire_timeout: "float | None", max_hold: "float | None"
+    ))]
     fn mutex(
         &self,
-        path: &str,
-        naming: &str,
+        path: &Bound<'_, PyAny>,
+        naming: &Bound<'_, PyAny>,
         acquire_timeout_given: bool,
-        acquire_timeout: Option<f64>,
-        max_hold: Option<f64>,
+        acquire_timeout: &Bound<'_, PyAny>,
+        max_hold: &Bound<'_, PyAny>,
     ) -> PyResult<Mutex> {
-        let options = mutex_options(naming, timeout_of(acquire_timeout_given, acquire_timeout)?, max_hold)?;
-        guarded(|| self.0.mutex_with(path, options)).map(Mutex::new).map_err(python_error)
+        let path = text("path", path)?;
+        let acquire_timeout = timeout_of("acquire_timeout", acquire_timeout_given, acquire_timeout)?;
+        let max_hold = optional_seconds("max_hold", max_hold)?;
+        let options = mutex_options(&text("naming", naming)?, acquire_timeout, max_hold)?;
+        guarded(|| self.0.mutex_with(&path, options)).map(Mutex::new).map_err(python_error)
     }
 
     fn states(&self) -> PyResult<States> {
@@ -132,6 +141,9 @@ fn counts(metrics: &MetricsSnapshot) -> BTreeMap<&'static str, u64> {
 
 /// The path for a resource of a domain, escaped: `/locks/{domain}/{resource}`.
 #[pyfunction]
-pub(crate) fn lock_path(domain: &str, resource: &str) -> PyResult<String> {
-    LockPath::resource(domain, resource).map(|path| path.to_string()).map_err(python_error)
+#[pyo3(signature = (domain: "str", resource: "str"))]
+pub(crate) fn lock_path(domain: &Bound<'_, PyAny>, resource: &Bound<'_, PyAny>) -> PyResult<String> {
+    LockPath::resource(&text("domain", domain)?, &text("resource", resource)?)
+        .map(|path| path.to_string())
+        .map_err(python_error)
 }

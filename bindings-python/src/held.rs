@@ -7,10 +7,10 @@ use forelock::{LockState, OwnerKey};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
+use crate::arguments::{optional_text, seconds};
 use crate::errors::python_error;
 use crate::guard::{Engine, guarded};
 use crate::operation::{Operation, Value};
-use crate::options::seconds;
 
 /// The engine's held lock. Dropping it releases the lock in the background.
 #[pyclass(frozen, module = "forelock._native")]
@@ -80,7 +80,8 @@ impl HeldLock {
         self.0.remaining().as_secs_f64()
     }
 
-    fn ensure(&self, minimum: f64) -> PyResult<()> {
+    #[pyo3(signature = (minimum: "float"))]
+    fn ensure(&self, minimum: &Bound<'_, PyAny>) -> PyResult<()> {
         let minimum = seconds("min", minimum)?;
         guarded(|| self.0.ensure(minimum)).map_err(python_error)
     }
@@ -127,17 +128,17 @@ impl HeldLock {
         self.0.owner().map(|owner| owner.as_str().to_owned())
     }
 
-    #[pyo3(signature = (owner))]
-    fn hand_over(&self, owner: Option<String>) -> PyResult<()> {
+    #[pyo3(signature = (owner: "str | None"))]
+    fn hand_over(&self, owner: &Bound<'_, PyAny>) -> PyResult<()> {
+        let owner = optional_text("owner", owner)?;
         guarded(|| self.0.hand_over(owner.map(OwnerKey::new))).map_err(python_error)
     }
 
     /// Releases the lock on behalf of `owner`.
-    #[pyo3(signature = (owner))]
-    fn release(&self, owner: Option<String>) -> Operation {
+    #[pyo3(signature = (owner: "str | None"))]
+    fn release(&self, owner: &Bound<'_, PyAny>) -> PyResult<Operation> {
         let held = self.0.clone();
-        Operation::new(async move {
-            held.release_as(owner.map(OwnerKey::new).as_ref()).await.map(|()| Value::Nothing)
-        })
+        let owner = optional_text("owner", owner)?.map(OwnerKey::new);
+        Ok(Operation::new(async move { held.release_as(owner.as_ref()).await.map(|()| Value::Nothing) }))
     }
 }

@@ -9,6 +9,7 @@
 //! - `uninterrupted` is the way out of a block.
 //! - `client`, `mutex`, `held`, `states`, `options` and `errors` translate.
 
+mod arguments;
 mod client;
 mod errors;
 mod guard;

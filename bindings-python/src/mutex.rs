@@ -3,6 +3,7 @@
 use forelock::{AcquireOptions, OwnerKey};
 use pyo3::prelude::*;
 
+use crate::arguments::optional_text;
 use crate::operation::{Operation, Value};
 use crate::options::acquire_timeout;
 
@@ -22,27 +23,29 @@ impl Mutex {
         self.0.path()
     }
 
-    #[pyo3(signature = (timeout_given, timeout, owner, thread))]
+    #[pyo3(signature = (timeout_given, timeout: "float | None", owner: "str | None", thread: "str | None"))]
     fn acquire(
         &self,
         timeout_given: bool,
-        timeout: Option<f64>,
-        owner: Option<String>,
-        thread: Option<String>,
+        timeout: &Bound<'_, PyAny>,
+        owner: &Bound<'_, PyAny>,
+        thread: &Bound<'_, PyAny>,
     ) -> PyResult<Operation> {
         let mutex = self.0.clone();
-        let timeout = acquire_timeout(timeout_given, timeout)?;
-        let options = AcquireOptions { timeout, owner: owner.map(OwnerKey::new), thread };
+        let timeout = acquire_timeout("timeout", timeout_given, timeout)?;
+        let owner = optional_text("owner", owner)?.map(OwnerKey::new);
+        let options = AcquireOptions { timeout, owner, thread: optional_text("thread", thread)? };
         Ok(Operation::new(
             async move { mutex.acquire_with(options).await.map(|held| Value::Lock(Some(held))) },
         ))
     }
 
-    #[pyo3(signature = (owner, thread))]
-    fn try_acquire(&self, owner: Option<String>, thread: Option<String>) -> Operation {
+    #[pyo3(signature = (owner: "str | None", thread: "str | None"))]
+    fn try_acquire(&self, owner: &Bound<'_, PyAny>, thread: &Bound<'_, PyAny>) -> PyResult<Operation> {
         let mutex = self.0.clone();
-        let owner = owner.map(OwnerKey::new);
+        let owner = optional_text("owner", owner)?.map(OwnerKey::new);
+        let thread = optional_text("thread", thread)?;
         let options = AcquireOptions { owner, thread, ..AcquireOptions::default() };
-        Operation::new(async move { mutex.try_acquire_with(options).await.map(Value::Lock) })
+        Ok(Operation::new(async move { mutex.try_acquire_with(options).await.map(Value::Lock) }))
     }
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use forelock::{Error, ErrorCode, LostReason, Result, StateChange};
 use pyo3::prelude::*;
 
+use crate::arguments::optional_seconds;
 use crate::errors::{change_tuple, python_error};
 use crate::guard::{Engine, guarded};
 use crate::held::HeldLock;
-use crate::options::seconds;
 use crate::wakeups;
 
 /// How often the main thread looks for signals while it waits: how long Ctrl-C may take to be noticed.
@@ -76,9 +76,12 @@ impl Operation {
     ///
     /// Other threads run meanwhile. On the main thread signal handlers run too, and an exception from one, such
     /// as KeyboardInterrupt, cancels the operation.
-    #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let until = timeout.map(|timeout| seconds("timeout", timeout)).transpose()?;
+    #[pyo3(signature = (timeout: "float | None" = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let until = match timeout {
+            Some(timeout) => optional_seconds("timeout", timeout)?,
+            None => None,
+        };
         let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
         let before = mem::replace(&mut *self.slot(), Slot::Waiting);
         let mut future = match before {

@@ -3,40 +3,26 @@
 use std::time::Duration;
 
 use forelock::{
-    Acl, AclEntry, Authentication, Error, ErrorCode, Heartbeat, MutexOptions, Naming, Options, RetryPolicy,
-    SaslDigestMd5, Timeout, TlsConfig,
+    Acl, AclEntry, Authentication, Heartbeat, MutexOptions, Naming, Options, RetryPolicy, SaslDigestMd5,
+    Timeout, TlsConfig,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
-use crate::errors::python_error;
-
-/// A refusal of an argument.
-pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
-    python_error(Error::new(ErrorCode::InvalidArgument, message))
-}
-
-/// A duration from seconds.
-pub(crate) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value).map_err(|_| {
-        let hint = if value == f64::INFINITY { "; for ever is written as None" } else { "" };
-        invalid(format!("{name}: {value} is not a number of seconds{hint}"))
-    })
-}
+use crate::arguments::{hidden_text, invalid, optional_seconds, optional_text, seconds, text};
 
 /// How long an acquire may take: left out, none for ever, or seconds.
-pub(crate) fn acquire_timeout(given: bool, value: Option<f64>) -> PyResult<Timeout> {
-    match (given, value) {
-        (false, _) => Ok(Timeout::Default),
-        (true, None) => Ok(Timeout::Never),
-        (true, Some(value)) => Ok(Timeout::After(seconds("timeout", value)?)),
+pub(crate) fn acquire_timeout(name: &str, given: bool, value: &Bound<'_, PyAny>) -> PyResult<Timeout> {
+    if !given {
+        return Ok(Timeout::Default);
     }
+    Ok(optional_seconds(name, value)?.map_or(Timeout::Never, Timeout::After))
 }
 
 pub(crate) fn mutex_options(
     naming: &str,
     acquire_timeout: Timeout,
-    max_hold: Option<f64>,
+    max_hold: Option<Duration>,
 ) -> PyResult<MutexOptions> {
     let naming = match naming {
         "curator" => Naming::Curator,
@@ -44,7 +30,6 @@ pub(crate) fn mutex_options(
         "epoch" => Naming::Epoch,
         other => return Err(invalid(format!("naming: {other:?} is none of curator, kazoo, epoch"))),
     };
-    let max_hold = max_hold.map(|most| seconds("max_hold", most)).transpose()?;
     Ok(MutexOptions { naming, acquire_timeout, max_hold })
 }
 
@@ -61,30 +46,31 @@ pub(crate) fn client_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
 /// Says which option a value of the wrong type was for.
 fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) {
-        return pyo3::exceptions::PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+        let message = error.value(py).to_string();
+        if !message.starts_with(name) {
+            return pyo3::exceptions::PyTypeError::new_err(format!("{name}: {message}"));
+        }
     }
     error
 }
 
 fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    let duration = || seconds(name, value.extract()?);
+    let duration = || seconds(name, value);
     match name {
         "session_timeout" => options.session_timeout = duration()?,
         "connection_timeout" => options.connection_timeout = duration()?,
         "operation_timeout" => options.operation_timeout = duration()?,
         "release_timeout" => options.release_timeout = duration()?,
         "close_timeout" => options.close_timeout = duration()?,
-        "acquire_timeout" => {
-            options.acquire_timeout = if value.is_none() { None } else { Some(duration()?) };
-        }
-        "tick" => options.tick = if value.is_none() { None } else { Some(duration()?) },
+        "acquire_timeout" => options.acquire_timeout = optional_seconds(name, value)?,
+        "tick" => options.tick = optional_seconds(name, value)?,
         "retry" => options.retry = retry(value)?,
-        "namespace" => options.namespace = value.extract()?,
-        "heartbeat" => options.heartbeat = heartbeat(value.extract()?)?,
+        "namespace" => options.namespace = text(name, value)?,
+        "heartbeat" => options.heartbeat = heartbeat(&text(name, value)?)?,
         "allow_read_only" => options.allow_read_only = value.extract()?,
         "container_parents" => options.container_parents = value.extract()?,
-        "label" => options.label = value.extract()?,
-        "program" => options.program = value.extract()?,
+        "label" => options.label = optional_text(name, value)?,
+        "program" => options.program = optional_text(name, value)?,
         "acl" => options.acl = acl(value)?,
         "auth" => options.auth = authentications(value)?,
         "tls" => options.tls = tls(value)?,
@@ -94,8 +80,8 @@ fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<
     Ok(())
 }
 
-fn heartbeat(name: String) -> PyResult<Heartbeat> {
-    match name.as_str() {
+fn heartbeat(name: &str) -> PyResult<Heartbeat> {
+    match name {
         "session" => Ok(Heartbeat::Session),
         "quorum" => Ok(Heartbeat::Quorum),
         other => Err(invalid(format!("heartbeat: {other:?} is neither session nor quorum"))),
@@ -103,7 +89,7 @@ fn heartbeat(name: String) -> PyResult<Heartbeat> {
 }
 
 fn retry(policy: &Bound<'_, PyAny>) -> PyResult<RetryPolicy> {
-    let duration = |name| seconds(name, policy.getattr(name)?.extract()?);
+    let duration = |name| seconds(&format!("retry: {name}"), &policy.getattr(name)?);
     let attempts = || policy.getattr("attempts")?.extract();
     Ok(match policy.getattr("kind")?.extract::<String>()?.as_str() {
         "exponential" => {
@@ -121,8 +107,8 @@ fn acl(value: &Bound<'_, PyAny>) -> PyResult<Option<Acl>> {
     if value.is_none() {
         return Ok(None);
     }
-    if let Ok(name) = value.extract::<String>() {
-        return match name.as_str() {
+    if value.is_instance_of::<PyString>() {
+        return match text("acl", value)?.as_str() {
             "open" => Ok(Some(Acl::Open)),
             "creator" => Ok(Some(Acl::CreatorWritesAllRead)),
             other => Err(invalid(format!("acl: {other:?} is neither open nor creator, nor a list"))),
@@ -132,9 +118,9 @@ fn acl(value: &Bound<'_, PyAny>) -> PyResult<Option<Acl>> {
     for entry in value.try_iter()? {
         let entry = entry?;
         entries.push(AclEntry {
-            scheme: entry.getattr("scheme")?.extract()?,
-            id: entry.getattr("id")?.extract()?,
-            permissions: entry.getattr("permissions")?.extract()?,
+            scheme: text("acl: scheme", &entry.getattr("scheme")?)?,
+            id: text("acl: id", &entry.getattr("id")?)?,
+            permissions: text("acl: permissions", &entry.getattr("permissions")?)?,
         });
     }
     Ok(Some(Acl::Entries(entries)))
@@ -143,9 +129,10 @@ fn acl(value: &Bound<'_, PyAny>) -> PyResult<Option<Acl>> {
 fn authentications(value: &Bound<'_, PyAny>) -> PyResult<Vec<Authentication>> {
     let mut all = Vec::new();
     for one in value.try_iter()? {
-        let (scheme, secret): (String, Bound<'_, PyAny>) = one?.extract()?;
-        let secret = match secret.extract::<String>() {
-            Ok(text) => text.into_bytes(),
+        let (scheme, secret): (Bound<'_, PyAny>, Bound<'_, PyAny>) = one?.extract()?;
+        let scheme = text("auth: scheme", &scheme)?;
+        let secret = match secret.cast::<PyString>() {
+            Ok(secret) => hidden_text("auth: secret", secret)?.into_bytes(),
             Err(_) => secret.extract::<Vec<u8>>()?,
         };
         all.push(Authentication { scheme, secret });
@@ -157,9 +144,12 @@ fn tls(value: &Bound<'_, PyAny>) -> PyResult<Option<TlsConfig>> {
     if value.is_none() {
         return Ok(None);
     }
-    let mut config = TlsConfig::new(value.getattr("ca_pem")?.extract::<String>()?);
-    let certificate: Option<String> = value.getattr("certificate_pem")?.extract()?;
-    let key: Option<String> = value.getattr("key_pem")?.extract()?;
+    let mut config = TlsConfig::new(text("tls: ca_pem", &value.getattr("ca_pem")?)?);
+    let certificate = optional_text("tls: certificate_pem", &value.getattr("certificate_pem")?)?;
+    let key = match value.getattr("key_pem")? {
+        key if key.is_none() => None,
+        key => Some(hidden_text("tls: key_pem", key.cast::<PyString>()?)?),
+    };
     config.identity_pem = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
@@ -174,7 +164,7 @@ fn sasl(value: &Bound<'_, PyAny>) -> PyResult<Option<SaslDigestMd5>> {
         return Ok(None);
     }
     Ok(Some(SaslDigestMd5 {
-        username: value.getattr("username")?.extract()?,
-        password: value.getattr("password")?.extract()?,
+        username: text("sasl: username", &value.getattr("username")?)?,
+        password: hidden_text("sasl: password", value.getattr("password")?.cast::<PyString>()?)?,
     }))
 }

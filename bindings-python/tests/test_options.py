@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import forelock
 import pytest
@@ -95,6 +96,90 @@ def test_what_is_of_another_type_is_refused_by_name(name: str, value: object) ->
         forelock.Client(SERVERS, **{name: value})  # type: ignore[arg-type]
     if isinstance(error.value, TypeError):
         assert name in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [forelock.Client, aio.Client])
+def test_an_argument_of_another_type_is_named(kind: Any) -> None:
+    client = kind(SERVERS)
+    mutex = client.mutex("/a")
+    for call, message in (
+        (lambda: mutex.acquire(timeout="5"), "timeout must be a number of seconds, not str"),
+        (lambda: mutex.acquire("5"), "timeout must be a number of seconds, not str"),
+        (lambda: mutex.acquire(owner=5), "owner must be a str, not int"),
+        (lambda: mutex.try_acquire(owner=b"me"), "owner must be a str, not bytes"),
+        (lambda: client.mutex("/a", acquire_timeout="5"), "acquire_timeout must be a number of seconds, not str"),
+        (lambda: client.mutex("/a", max_hold=[]), "max_hold must be a number of seconds, not list"),
+        (lambda: client.mutex("/a", naming=1), "naming must be a str, not int"),
+        (lambda: client.mutex(None), "path must be a str, not NoneType"),
+        (lambda: kind(5), "servers must be a str, not int"),
+        (lambda: kind(SERVERS, tick="2"), "tick must be a number of seconds, not str"),
+        (lambda: kind(SERVERS, namespace=b"/a"), "namespace must be a str, not bytes"),
+        (
+            lambda: kind(SERVERS, retry=RetryPolicy.forever(delay="1")),  # type: ignore[arg-type]
+            "retry: delay must be a number of seconds, not str",
+        ),
+        (lambda: forelock.lock_path("a", 5), "resource must be a str, not int"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError) as error:
+            call()
+        assert str(error.value) == message
+
+
+@pytest.mark.parametrize("kind", [forelock.Client, aio.Client])
+def test_a_lone_surrogate_can_be_no_argument(kind: Any) -> None:
+    bad = "/a\udc80"
+    client = kind(SERVERS)
+    mutex = client.mutex("/a")
+    for call in (
+        lambda: client.mutex(bad),
+        lambda: client.mutex("/a", naming=bad),
+        lambda: forelock.lock_path("a", bad),
+        lambda: forelock.lock_path(bad, "a"),
+        lambda: mutex.acquire(owner=bad),
+        lambda: mutex.try_acquire(owner=bad),
+        lambda: kind(bad),
+        lambda: kind(SERVERS + bad),
+        lambda: kind(SERVERS, namespace=bad),
+        lambda: kind(SERVERS, label=bad),
+        lambda: kind(SERVERS, program=bad),
+        lambda: kind(SERVERS, heartbeat=bad),
+        lambda: kind(SERVERS, acl=bad),
+        lambda: kind(SERVERS, acl=[AclEntry("digest", bad, "r")]),
+        lambda: kind(SERVERS, auth=[(bad, "secret")]),
+        lambda: kind(SERVERS, auth=[("digest", bad)]),
+        lambda: kind(SERVERS, tls=forelock.TlsConfig(bad)),
+        lambda: kind(SERVERS, tls=forelock.TlsConfig("", bad, bad)),
+        lambda: kind(SERVERS, sasl=forelock.SaslDigestMd5(bad, "secret")),
+    ):
+        with pytest.raises(forelock.InvalidArgument, match="lone surrogate"):
+            call()
+    for call in (
+        lambda: kind(SERVERS, auth=[("digest", "secret\udc80")]),
+        lambda: kind(SERVERS, tls=forelock.TlsConfig("", "", "secret\udc80")),
+        lambda: kind(SERVERS, sasl=forelock.SaslDigestMd5("user", "secret\udc80")),
+    ):
+        with pytest.raises(forelock.InvalidArgument) as error:
+            call()
+        assert "secret\\" not in str(error.value), "it is not shown"
+
+
+def test_arguments_of_a_held_lock_are_named(client: forelock.Client, path: str) -> None:
+    with client.mutex(path) as held:
+        for call, message in (
+            (lambda: held.ensure("1"), "min must be a number of seconds, not str"),  # type: ignore[arg-type]
+            (lambda: held.wait_lost("1"), "timeout must be a number of seconds, not str"),  # type: ignore[arg-type]
+            (lambda: held.hand_over(5), "owner must be a str, not int"),  # type: ignore[arg-type]
+            (lambda: held.release(owner=5), "owner must be a str, not int"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(TypeError) as error:
+                call()
+            assert str(error.value) == message
+        for call in (lambda: held.hand_over("\udc80"), lambda: held.release(owner="\udc80")):
+            with pytest.raises(forelock.InvalidArgument, match="lone surrogate"):
+                call()
+        with pytest.raises(forelock.InvalidArgument, match="lone surrogate"):
+            client.ensure_root("/a\udc80")
+        assert held.is_valid()
 
 
 def test_servers_that_cannot_be_right_are_refused() -> None:
