@@ -192,44 +192,49 @@ struct Secure {
 }
 
 static SECURE: LazyLock<Secure> = LazyLock::new(|| {
-    let folder = folder("tls");
-    let ca = authority();
-    let server_key = KeyPair::generate().expect("a key");
-    let names = vec!["localhost".to_owned()];
-    let server_certificate =
-        CertificateParams::new(names).expect("names").signed_by(&server_key, &ca).expect("a certificate");
-    let client_key = KeyPair::generate().expect("a key");
-    let names = vec!["client".to_owned()];
-    let client_certificate =
-        CertificateParams::new(names).expect("names").signed_by(&client_key, &ca).expect("a certificate");
-    let key_store = folder.join("server.pem");
-    fs::write(&key_store, server_key.serialize_pem() + &server_certificate.pem()).expect("written");
-    let trust_store = folder.join("ca.pem");
-    fs::write(&trust_store, ca.pem()).expect("written");
-
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let port = listener.local_addr().expect("it listens").port();
-    drop(listener);
-    let server = ZooKeeper::builder()
-        .config("secureClientPort", &port.to_string())
-        .config("secureClientPortAddress", "127.0.0.1")
-        .config("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory")
-        .config("ssl.keyStore.location", &key_store.display().to_string())
-        .config("ssl.trustStore.location", &trust_store.display().to_string())
-        .start()
-        .expect("a server");
-    let secure = Secure {
-        server,
-        port,
-        ca_pem: ca.pem(),
-        identity: (client_certificate.pem(), client_key.serialize_pem()),
-        foreign_pem: authority().pem(),
-    };
+    let secure = Secure::start("tls", |_| ());
     secure.warm_up();
     secure
 });
 
 impl Secure {
+    /// A server whose own certificate is as `change` has it.
+    fn start(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let folder = folder(name);
+        let ca = authority();
+        let server_key = KeyPair::generate().expect("a key");
+        let mut server_certificate = CertificateParams::new(vec!["localhost".to_owned()]).expect("names");
+        change(&mut server_certificate);
+        let server_certificate = server_certificate.signed_by(&server_key, &ca).expect("a certificate");
+        let client_key = KeyPair::generate().expect("a key");
+        let names = vec!["client".to_owned()];
+        let client_certificate =
+            CertificateParams::new(names).expect("names").signed_by(&client_key, &ca).expect("a certificate");
+        let key_store = folder.join("server.pem");
+        fs::write(&key_store, server_key.serialize_pem() + &server_certificate.pem()).expect("written");
+        let trust_store = folder.join("ca.pem");
+        fs::write(&trust_store, ca.pem()).expect("written");
+
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("it listens").port();
+        drop(listener);
+        let server = ZooKeeper::builder()
+            .config("secureClientPort", &port.to_string())
+            .config("secureClientPortAddress", "127.0.0.1")
+            .config("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory")
+            .config("ssl.keyStore.location", &key_store.display().to_string())
+            .config("ssl.trustStore.location", &trust_store.display().to_string())
+            .start()
+            .expect("a server");
+        Self {
+            server,
+            port,
+            ca_pem: ca.pem(),
+            identity: (client_certificate.pem(), client_key.serialize_pem()),
+            foreign_pem: authority().pem(),
+        }
+    }
+
     /// Waits until the server has shaken hands once.
     ///
     /// A server's first handshake loads half of its Java library, and on a busy machine it takes longer than a
@@ -289,8 +294,9 @@ async fn both_ends_show_their_certificates() {
 #[tokio::test]
 async fn the_certificate_has_to_be_for_the_host() {
     off_thread(|| SECURE.server.client_addr()).await;
-    let error = connect(tls(|_| ()), to("127.0.0.1", SECURE.port, None)).await.map(drop).unwrap_err();
-    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    let why = why_not(tls(|_| ()), "127.0.0.1", SECURE.port).await;
+    assert!(why.contains("is not for 127.0.0.1") && why.contains("localhost"), "{why}");
+    assert!(why.contains("verify_host"), "{why}");
     let unchecked = tls(|tls| tls.verify_host = false);
     let zk = connect(unchecked, to("127.0.0.1", SECURE.port, None)).await.unwrap();
     zk.close().await.unwrap();
@@ -299,20 +305,59 @@ async fn the_certificate_has_to_be_for_the_host() {
 #[tokio::test]
 async fn strangers_are_turned_away() {
     off_thread(|| SECURE.server.client_addr()).await;
-    let changes: [fn(&mut TlsConfig); 2] =
-        [|tls| tls.ca_pem = SECURE.foreign_pem.clone(), |tls| tls.identity_pem = None];
-    for change in changes {
-        let error = connect(tls(change), to("localhost", SECURE.port, None)).await.map(drop).unwrap_err();
-        let ConnectError::Unreachable(why) = error else { panic!("{error:?}") };
-        assert!(why.contains("localhost") && why.contains("handshake"), "{why}");
+    let why = why_not(tls(|tls| tls.ca_pem = SECURE.foreign_pem.clone()), "localhost", SECURE.port).await;
+    assert!(why.contains("signed by none of the CA certificates") && why.contains("ca_pem"), "{why}");
+    let why = why_not(tls(|tls| tls.identity_pem = None), "localhost", SECURE.port).await;
+    assert!(why.contains("certificate, or the lack of one") && why.contains("key in tls"), "{why}");
+    let foreign = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(Vec::new()).unwrap().self_signed(&foreign).unwrap();
+    let identity = Some((certificate.pem(), foreign.serialize_pem()));
+    let why = why_not(tls(|tls| tls.identity_pem = identity), "localhost", SECURE.port).await;
+    assert!(why.contains("refuses the client's certificate"), "{why}");
+}
+
+/// Why there is no connection to a server that is there.
+async fn why_not(config: Config, host: &str, port: u16) -> String {
+    let error = connect(config, to(host, port, None)).await.map(drop).unwrap_err();
+    let ConnectError::Unreachable(why) = error else { panic!("{error:?}") };
+    assert!(why.starts_with(&format!("{host}:{port}: ")), "{why}");
+    why
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired() {
+    let secure =
+        off_thread(|| Secure::start("tls-expired", |own| own.not_after = rcgen::date_time_ymd(2020, 1, 1)))
+            .await;
+    let config = Config { tls: Some(secure.tls()), ..Config::default() };
+    // A server's first handshake can take longer than the knock waits.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let why = why_not(config.clone(), "localhost", secure.port).await;
+        if why.contains("certificate has expired") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{why}");
+    }
+    off_thread(move || drop(secure)).await;
+}
+
+#[tokio::test]
+async fn tls_to_a_port_without_it() {
+    off_thread(|| SECURE.server.client_addr()).await;
+    // One server uses Netty for both its ports, the other the plain sockets that are the default.
+    let plain = off_thread(|| Real::shared(Version::default()).server.client_addr().port()).await;
+    for port in [SECURE.server.client_addr().port(), plain] {
+        let why = why_not(tls(|_| ()), "localhost", port).await;
+        assert!(why.contains("without TLS") && why.contains("secureClientPort"), "{why}");
     }
 }
 
 #[tokio::test]
 async fn plain_words_to_a_secure_port() {
     let port = off_thread(|| SECURE.port).await;
-    let error = plain_connector().connect(to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
-    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    let why = why_not(Config::default(), "127.0.0.1", port).await;
+    assert!(why.contains("speaks TLS: set tls"), "{why}");
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@
 mod credentials;
 mod differential;
 mod multi;
+mod names;
 mod operations;
 mod real;
 mod refusal;

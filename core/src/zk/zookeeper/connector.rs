@@ -1,4 +1,4 @@
-//! Making a connection: resolve the host, try its addresses, hold the crate down to one of them.
+//! Making a connection: try the host's addresses, hold the crate down to one of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -12,9 +12,14 @@ use zookeeper_client::{Client, Error, SessionInfo};
 
 use super::config::Config;
 use super::connection::ZooKeeperConnection;
+use super::knock::Knock;
 use super::link::Link;
+use super::names::Names;
 use super::socket;
+#[cfg(feature = "tls")]
+use super::tls::Handshake;
 use crate::env::BoxFuture;
+use crate::words;
 use crate::zk::{
     ConnectError, ConnectRequest, Connection, Connector, Endpoint, SessionCredentials, SessionId,
 };
@@ -28,6 +33,7 @@ struct Shared {
     config: Config,
     #[cfg(feature = "tls")]
     tls: Option<zookeeper_client::TlsOptions>,
+    names: Arc<Names>,
     /// Moves on with every connection, so that the addresses of one name share the load.
     rotation: AtomicUsize,
     /// The session timeout that was asked for last, and what was granted.
@@ -54,10 +60,24 @@ impl ZooKeeperConnector {
                 config,
                 #[cfg(feature = "tls")]
                 tls,
+                names: Names::of_the_system(),
                 rotation: AtomicUsize::new(0),
                 granted: Mutex::new(None),
             }),
         })
+    }
+}
+
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+impl ZooKeeperConnector {
+    /// As [`new`](Self::new), with name servers of a test's own.
+    pub fn with_lookup(config: Config, lookup: super::names::Lookup) -> Result<Self, ConnectError> {
+        let mut connector = Self::new(config)?;
+        if let Some(shared) = Arc::get_mut(&mut connector.shared) {
+            shared.names = Names::new(lookup);
+        }
+        Ok(connector)
     }
 }
 
@@ -70,8 +90,9 @@ impl Connector for ZooKeeperConnector {
                 Ok(Ok(connection)) => Ok(Arc::new(connection) as Arc<dyn Connection>),
                 Ok(Err(error)) => Err(error),
                 Err(_) => Err(ConnectError::Unreachable(format!(
-                    "{}: no answer within {:?}",
-                    request.endpoint, request.connect_timeout
+                    "{}: no answer within {}",
+                    request.endpoint,
+                    words::duration(request.connect_timeout)
                 ))),
             }
         })
@@ -81,6 +102,8 @@ impl Connector for ZooKeeperConnector {
 /// What to tell the crate to connect to, and the addresses at which that ends up.
 struct Target {
     cluster: String,
+    /// For messages.
+    name: String,
     peers: Vec<SocketAddr>,
 }
 
@@ -91,7 +114,8 @@ impl Shared {
         deadline: Instant,
     ) -> Result<ZooKeeperConnection, ConnectError> {
         let session = session_info(request)?;
-        let addresses = self.resolve(&request.endpoint).await?;
+        let addresses = self.names.resolve(&request.endpoint, session.is_some(), deadline).await?;
+        let addresses = in_turns(addresses, self.rotation.fetch_add(1, Ordering::Relaxed));
         let targets = self.targets(&request.endpoint, addresses)?;
         let mut failures = Vec::new();
         for (tried, target) in targets.iter().enumerate() {
@@ -102,24 +126,12 @@ impl Shared {
             match tokio::time::timeout(share, attempt).await {
                 Ok(Err(ConnectError::Unreachable(why))) => failures.push(why),
                 Ok(decided) => return decided,
-                Err(_) => failures.push(format!("{}: no answer within {share:?}", target.cluster)),
+                Err(_) => {
+                    failures.push(format!("{}: no answer within {}", target.name, words::duration(share)))
+                }
             }
         }
         Err(ConnectError::Unreachable(failures.join("; ")))
-    }
-
-    /// The host's addresses.
-    async fn resolve(&self, endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ConnectError> {
-        if let Ok(address) = endpoint.host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(address, endpoint.port)]);
-        }
-        let unresolvable = |why: String| ConnectError::Unresolvable(format!("{} ({why})", endpoint.host));
-        let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await;
-        let found: Vec<_> = found.map_err(|error| unresolvable(error.to_string()))?.collect();
-        if found.is_empty() {
-            return Err(unresolvable("no address".to_owned()));
-        }
-        Ok(in_turns(found, self.rotation.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// What to try, in this order.
@@ -132,12 +144,20 @@ impl Shared {
             if endpoint.host.parse::<IpAddr>().is_err() && !endpoint.host.chars().all(fits) {
                 return Err(ConnectError::BadOptions(format!("{} can't be used with TLS", endpoint.host)));
             }
-            return Ok(vec![Target { cluster: format!("tcp+tls://{endpoint}"), peers: addresses }]);
+            return Ok(vec![Target {
+                cluster: format!("tcp+tls://{endpoint}"),
+                name: endpoint.to_string(),
+                peers: addresses,
+            }]);
         }
         let _ = endpoint;
         Ok(addresses
             .into_iter()
-            .map(|address| Target { cluster: address.to_string(), peers: vec![address] })
+            .map(|address| Target {
+                cluster: address.to_string(),
+                name: address.to_string(),
+                peers: vec![address],
+            })
             .collect())
     }
 
@@ -161,9 +181,17 @@ impl Shared {
                 | Error::Timeout
                 | Error::SessionExpired
                 | Error::ClientClosed,
-            ) => return Err(ConnectError::Unreachable(why_unreachable(target).await)),
+            ) => {
+                // A better message is not worth the time of a session that waits to be saved.
+                let why = if re_attaching {
+                    "could not be attached to".to_owned()
+                } else {
+                    self.knock(request, target).why().await
+                };
+                return Err(ConnectError::Unreachable(format!("{}: {why}", target.name)));
+            }
             // All others come before anything is sent.
-            Err(error) => return Err(ConnectError::BadOptions(format!("{}: {error}", target.cluster))),
+            Err(error) => return Err(ConnectError::BadOptions(format!("{}: {error}", target.name))),
         };
         // Looks through all descriptors of the process, which can take a while: not on the engine's thread.
         let peers = target.peers.clone();
@@ -199,6 +227,15 @@ impl Shared {
         Ok(connection)
     }
 
+    fn knock(&self, request: &ConnectRequest, target: &Target) -> Knock {
+        let _ = request;
+        Knock {
+            peers: target.peers.clone(),
+            #[cfg(feature = "tls")]
+            tls: self.config.tls.as_ref().and_then(|tls| Handshake::new(tls, &request.endpoint.host)),
+        }
+    }
+
     /// The server refused what we showed, or that we showed nothing.
     fn refused(&self, target: &Target) -> ConnectError {
         let shown = self.config.identities();
@@ -208,7 +245,7 @@ impl Shared {
         } else {
             format!("the server refused the credentials ({})", shown.join(", "))
         };
-        ConnectError::AuthFailed(format!("{}: {why}", target.cluster))
+        ConnectError::AuthFailed(format!("{}: {why}", target.name))
     }
 
     /// Makes sure that the server has taken the SASL user that we have shown.
@@ -235,13 +272,13 @@ impl Shared {
             Ok(Some(false)) => Err(ConnectError::AuthFailed(format!(
                 "{}: the server does not authenticate by SASL, so user {:?} would be nobody there; set up its \
                  SASL (authProvider.sasl and a JAAS login), or leave the client's sasl out",
-                target.cluster, sasl.username
+                target.name, sasl.username
             ))),
             Ok(None) => {
-                tracing::warn!(server = %target.cluster, "this server can't tell whether it took the SASL user");
+                tracing::warn!(server = %target.name, "this server can't tell whether it took the SASL user");
                 Ok(())
             }
-            Err(error) => Err(ConnectError::Unreachable(format!("{}: {error}", target.cluster))),
+            Err(error) => Err(ConnectError::Unreachable(format!("{}: {error}", target.name))),
         }
     }
 
@@ -350,19 +387,4 @@ impl spawns_core::Spawn for Catcher {
     fn spawn(&self, task: spawns_core::Task) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::into_pin(task.future));
     }
-}
-
-/// Finds out what is wrong with a server that could not be attached to, by knocking once more.
-async fn why_unreachable(target: &Target) -> String {
-    /// Long enough for an answer from another continent.
-    const PATIENCE: Duration = Duration::from_millis(500);
-    let knock = tokio::net::TcpStream::connect(target.peers.as_slice());
-    let why = match tokio::time::timeout(PATIENCE, knock).await {
-        Ok(Err(error)) => error.to_string(),
-        Ok(Ok(_)) => {
-            "the server takes connections, but broke off the handshake or did not answer it".to_owned()
-        }
-        Err(_) => "no answer".to_owned(),
-    };
-    format!("{}: {why}", target.cluster)
 }

@@ -4,7 +4,9 @@
 //! re-arm watches by itself, in ways that cost sessions; so each of its clients is held down to one TCP
 //! connection, and is taken apart the moment that connection ends.
 //!
-//! - `connector` resolves the host, tries its addresses and makes the connection.
+//! - `connector` tries a host's addresses and makes the connection.
+//! - `names` keeps the addresses of the hosts.
+//! - `knock` finds out what is wrong with a server that could not be attached to, and `tls` what with its TLS.
 //! - `link` runs the crate's task, hands on replies and watch events, and ends it all together.
 //! - `connection` translates the port's operations into the crate's.
 //! - `convert` translates errors, stats and access-control lists.
@@ -15,8 +17,12 @@ mod config;
 mod connection;
 mod connector;
 mod convert;
+mod knock;
 mod link;
+mod names;
 mod socket;
+#[cfg(feature = "tls")]
+mod tls;
 
 #[cfg(feature = "sasl")]
 pub use config::SaslDigestMd5;
