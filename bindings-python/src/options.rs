@@ -66,6 +66,7 @@ fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<
         "tick" => options.tick = optional_seconds(name, value)?,
         "retry" => options.retry = retry(value)?,
         "namespace" => options.namespace = text(name, value)?,
+        "create_chroot" => options.create_chroot = value.extract()?,
         "heartbeat" => options.heartbeat = heartbeat(&text(name, value)?)?,
         "allow_read_only" => options.allow_read_only = value.extract()?,
         "container_parents" => options.container_parents = value.extract()?,

@@ -11,6 +11,7 @@ import forelock
 import pytest
 from forelock import AclEntry, RetryPolicy, aio
 from support.observer import Observer
+from support.testkit import Server
 
 MakeClient = Callable[..., forelock.Client]
 SERVERS = "localhost:1"
@@ -31,6 +32,17 @@ def test_the_defaults_are_the_documented_ones(kind: type[forelock.Client]) -> No
     kind(SERVERS)
 
 
+def test_a_chroot_is_made_only_when_asked_for(server: Server, observer: Observer) -> None:
+    chroot = "/test-chroot/services"
+    with forelock.Client(server.connect + chroot) as client:
+        with pytest.raises(forelock.InvalidArgument, match="create_chroot"):
+            client.mutex("/a").acquire(timeout=5)
+    assert observer.children("/test-chroot") == []
+    with forelock.Client(server.connect + chroot, create_chroot=True) as client:
+        with client.mutex("/a").acquire(timeout=5):
+            assert observer.children(chroot) == ["a"]
+
+
 def test_every_option_is_taken(tmp_path: Path) -> None:
     for retry in (
         RetryPolicy.exponential(0.1, 1.0, 2),
@@ -49,6 +61,7 @@ def test_every_option_is_taken(tmp_path: Path) -> None:
             close_timeout=1,
             retry=retry,
             namespace="a/b",
+            create_chroot=True,
             tick=2.0,
             heartbeat="quorum",
             allow_read_only=True,

@@ -18,7 +18,7 @@ use crate::queue::{Grant, HeldLock, Holders, Janitor, LockState, NodeData, Owner
 use crate::recipes::{Mutex, MutexOptions};
 use crate::session::{self, Hub, SessionInfo, StateChange, States};
 use crate::words;
-use crate::zk::ZkError;
+use crate::zk::{Created, Reply, ZkError};
 
 /// What all handles of one client share.
 pub(crate) struct Core {
@@ -121,6 +121,26 @@ impl Core {
     pub(crate) fn node_data(&self, thread: Option<String>) -> NodeData {
         let thread = thread.or_else(|| std::thread::current().name().map(str::to_owned));
         NodeData::here(thread, self.options.program.clone(), self.options.label.clone())
+    }
+
+    /// Whether a node on the way to a lock's root may be made. The chroot, and what is above it, is the servers'.
+    pub(crate) fn may_make(&self, path: &str) -> bool {
+        self.options.create_chroot || path.len() > self.hub.servers.chroot.len()
+    }
+
+    /// Has the answer to the first of the parents asked for, right below the chroot, say so when that is not there.
+    pub(crate) fn mind_chroot(&self, mut parents: Vec<Reply<Created>>) -> Vec<Reply<Created>> {
+        if !self.options.create_chroot && !parents.is_empty() {
+            let first = parents.swap_remove(0);
+            let chroot = self.hub.servers.chroot.clone();
+            parents.push(Box::pin(async move {
+                match first.await {
+                    Err(ZkError::NoNode) => Err(ZkError::NoChroot(chroot)),
+                    other => other,
+                }
+            }));
+        }
+        parents
     }
 
     /// Notes which transaction made a root, and counts when it was made again.
@@ -286,7 +306,8 @@ impl Client {
     /// looks at a root that was deleted and made again can tell. Data that is there is left alone.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT`, `CONNECTION_LOST`, `NOT_PERMITTED`, `CLOSED`, `FORKED`.
+    /// `INVALID_ARGUMENT`, also for a chroot that does not exist; `CONNECTION_LOST`, `NOT_PERMITTED`, `CLOSED`,
+    /// `FORKED`.
     pub async fn ensure_root(&self, path: &str) -> Result<i64> {
         self.core.enter()?;
         let path = LockPath::parse(path)?;

@@ -11,7 +11,7 @@ const DEFAULT_PORT: u16 = 2181;
 pub struct ConnectString {
     /// The servers, in the order given, each once.
     pub endpoints: Vec<Endpoint>,
-    /// The path below which everything lies, `/` if none was given.
+    /// The path below which everything lies, `/` if none was given: the chroot.
     pub chroot: String,
 }
 

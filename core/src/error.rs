@@ -188,7 +188,7 @@ impl Error {
             | ZkError::NotReadOnly
             | ZkError::Throttled
             | ZkError::Unexpected(_) => ErrorCode::ConnectionLost,
-            ZkError::BadArguments(_) => ErrorCode::InvalidArgument,
+            ZkError::BadArguments(_) | ZkError::NoChroot(_) => ErrorCode::InvalidArgument,
             ZkError::NoChildrenForEphemerals | ZkError::QuotaExceeded => ErrorCode::Conflict,
             ZkError::NoNode | ZkError::NodeExists | ZkError::NotEmpty | ZkError::BadVersion => {
                 ErrorCode::Internal

@@ -37,6 +37,10 @@ pub struct Options {
     pub close_timeout: Duration,
     /// The path that every path lies below, `/` for none.
     pub namespace: String,
+    /// Whether the chroot of the connect string is made if it does not exist. Otherwise its absence is an error, as
+    /// with other clients: a chroot with a typing error in it would keep its clients apart from all others, without
+    /// a word. A namespace is always made.
+    pub create_chroot: bool,
     /// The servers' `tickTime`, if it is known. Reckoned with as 3 s otherwise, and never as more than half the
     /// session timeout.
     pub tick: Option<Duration>,
@@ -78,6 +82,7 @@ impl Default for Options {
             release_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
             namespace: "/".to_owned(),
+            create_chroot: false,
             tick: None,
             heartbeat: Heartbeat::default(),
             allow_read_only: false,

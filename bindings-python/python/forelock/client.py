@@ -91,6 +91,7 @@ class BaseClient:
         close_timeout: float = 5.0,
         retry: RetryPolicy = RetryPolicy.exponential(),  # noqa: B008  (it is frozen)
         namespace: str = "/",
+        create_chroot: bool = False,
         tick: float | None = None,
         heartbeat: Literal["session", "quorum"] = "session",
         allow_read_only: bool = False,
@@ -113,7 +114,10 @@ class BaseClient:
             release_timeout: The longest that a release waits for its confirmation.
             close_timeout: The longest that closing waits for the server.
             retry: When to retry what can be retried.
-            namespace: The path that every path lies below.
+            namespace: The path that every path lies below. It is made if it does not exist.
+            create_chroot: Whether the chroot of the connect string (``/services`` above) is made if it does not
+                exist. Otherwise a lock below a chroot that is missing is :class:`InvalidArgument`: with a typing
+                error in it, this client would be apart from all others.
             tick: The servers' ``tickTime``, if it is known. Reckoned with as 3 s otherwise.
             heartbeat: ``"quorum"`` proves the session to a quorum each time. It writes to the servers'
                 transaction log, and closes the window in which a deposed leader answers ``"session"``.
@@ -141,6 +145,7 @@ class BaseClient:
                 "close_timeout": close_timeout,
                 "retry": retry,
                 "namespace": namespace,
+                "create_chroot": create_chroot,
                 "tick": tick,
                 "heartbeat": heartbeat,
                 "allow_read_only": allow_read_only,

@@ -593,11 +593,14 @@ impl Turn {
     }
 }
 
-/// Asks for `path` and all above it to be made, from the top down, in one go.
+/// Asks for `path` and all above it to be made, from the top down, in one go: as far up as the chroot, which is not
+/// made unless the options say so.
 pub(crate) fn make_parents(core: &Core, link: &Link, path: &str) -> Vec<Reply<Created>> {
     let mode = if core.options.container_parents { CreateMode::Container } else { CreateMode::Persistent };
     let acl = core.options.node_acl();
-    path::lineage(path).map(|ancestor| link.connection.create(ancestor, &[], mode, &acl)).collect()
+    let missing = path::lineage(path).filter(|ancestor| core.may_make(ancestor));
+    let asked = missing.map(|ancestor| link.connection.create(ancestor, &[], mode, &acl)).collect();
+    core.mind_chroot(asked)
 }
 
 /// Waits for the parents that were asked for. A parent that exists is as good as one that was made, and so is

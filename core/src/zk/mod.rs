@@ -347,6 +347,11 @@ pub enum ZkError {
     /// The connection ended: the request may or may not have been applied.
     #[error("the connection was lost; the outcome is unknown")]
     ConnectionLost,
+    /// The connect string's chroot is not there, and is not to be made.
+    #[error(
+        "the chroot {0} of the connect string does not exist; check its spelling, or have it made with create_chroot"
+    )]
+    NoChroot(String),
     /// The request was not sent: the arguments can't be right.
     #[error("bad arguments: {0}")]
     BadArguments(String),

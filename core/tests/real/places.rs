@@ -10,7 +10,7 @@ use crate::support::*;
 #[tokio::test]
 async fn prefixes_go_before_everything_and_are_not_handed_back() {
     let server = fast_server();
-    let options = Options { namespace: "team//a/".to_owned(), ..options() };
+    let options = Options { namespace: "team//a/".to_owned(), create_chroot: true, ..options() };
     let servers = format!("{}/chroot/x", server.connect_string());
     let client = Client::with_options(&servers, options).expect("a client");
     let mutex = client.mutex("//locks///one/").expect("a path");
@@ -22,6 +22,54 @@ async fn prefixes_go_before_everything_and_are_not_handed_back() {
     let error = mutex.acquire_timeout(Duration::from_secs(1)).await.expect_err("held");
     assert_eq!(error.path(), Some("/locks/one"));
     assert!(!error.to_string().contains("team"), "{error}");
+}
+
+/// A chroot that does not exist is not made, whatever is asked for first, and whenever it goes.
+#[tokio::test]
+async fn a_missing_chroot_is_an_error_and_is_not_made() {
+    let server = fast_server();
+    let observer = observer(&server);
+    observer.create("/fleet", b"", CreateMode::Persistent).expect("made");
+    let servers = format!("{}/fleet/servces", server.connect_string());
+    let options = Options { namespace: "team/a".to_owned(), ..options() };
+    let client = Client::with_options(&servers, options.clone()).expect("a client");
+    let mutex = client.mutex("/locks/one").expect("a path");
+    let epoch = MutexOptions { naming: Naming::Epoch, ..MutexOptions::default() };
+    let with_epoch = client.mutex_with("/locks/two", epoch).expect("a path");
+    let attempts = async || {
+        [
+            soon("acquire", mutex.acquire()).await.err(),
+            soon("try", mutex.try_acquire()).await.err(),
+            soon("with the epoch", with_epoch.acquire()).await.err(),
+            soon("the root", client.ensure_root("/locks/one")).await.err(),
+        ]
+    };
+    for error in attempts().await {
+        let error = error.expect("an error");
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
+        assert!(
+            error.message().contains("/fleet/servces") && error.message().contains("create_chroot"),
+            "{error}"
+        );
+    }
+    assert!(observer.children("/fleet").expect("listed").is_empty());
+
+    // Made by whoever is in charge of it, it is there for this client as well, and the namespace is made.
+    observer.create("/fleet/servces", b"", CreateMode::Persistent).expect("made");
+    soon("acquire", mutex.acquire()).await.expect("acquired").release().await.expect("released");
+    assert_eq!(observer.children("/fleet/servces/team/a").expect("listed"), ["locks"]);
+
+    observer.delete_tree("/fleet/servces").expect("deleted");
+    for error in attempts().await {
+        assert_eq!(error.expect("an error").code(), ErrorCode::InvalidArgument);
+    }
+    assert!(observer.children("/fleet").expect("listed").is_empty());
+
+    let options = Options { create_chroot: true, ..options };
+    let client = Client::with_options(&servers, options).expect("a client");
+    let mutex = client.mutex("/locks/one").expect("a path");
+    soon("acquire", mutex.acquire()).await.expect("acquired").release().await.expect("released");
+    observer.delete_tree("/fleet").expect("deleted");
 }
 
 #[tokio::test]

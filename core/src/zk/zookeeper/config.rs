@@ -21,11 +21,10 @@ pub struct Config {
 impl Config {
     /// What we show of ourselves, without the secrets.
     pub(super) fn identities(&self) -> Vec<String> {
-        let mut all: Vec<_> =
-            self.authentications.iter().map(|one| format!("scheme {}", one.scheme)).collect();
+        let all = self.authentications.iter().map(|one| format!("scheme {}", one.scheme));
         #[cfg(feature = "sasl")]
-        all.extend(self.sasl.iter().map(|sasl| format!("SASL user {:?}", sasl.username)));
-        all
+        let all = all.chain(self.sasl.iter().map(|sasl| format!("SASL user {:?}", sasl.username)));
+        all.collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Making a connection: try the host's addresses, hold the crate down to one of them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -141,7 +141,7 @@ impl Shared {
             // The certificate is for the name, so the crate has to be given the name. It panics on one that can't
             // stand in a certificate.
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            if endpoint.host.parse::<IpAddr>().is_err() && !endpoint.host.chars().all(fits) {
+            if endpoint.host.parse::<std::net::IpAddr>().is_err() && !endpoint.host.chars().all(fits) {
                 return Err(ConnectError::BadOptions(format!("{} can't be used with TLS", endpoint.host)));
             }
             return Ok(vec![Target {
