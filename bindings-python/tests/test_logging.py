@@ -80,7 +80,8 @@ def test_a_server_that_is_gone_is_told_of_once_and_tried_on_quietly(records: Rec
     assert told[0].levelno == logging.WARNING
     assert "trying again" in told[0].getMessage()
     attempts = [line.getMessage() for line in lines if "could not connect" in line.getMessage()]
-    assert attempts and "attempt=1" in attempts[0]
+    assert attempts
+    assert "attempt=1" in attempts[0]
 
 
 def test_a_level_that_is_lowered_later_counts(make_client: MakeClient, records: Records) -> None:

@@ -73,7 +73,7 @@ class Metrics:
     cleanup_pending: int
     """A gauge: nodes that are no longer wanted and whose removal is not confirmed yet."""
     ghosts: int
-    """A gauge: creates of unknown outcome that were not found, and are looked for again because they may yet be applied."""
+    """A gauge: creates of unknown outcome that were not found, and are looked for again, as they may yet apply."""
 
 
 class BaseClient:

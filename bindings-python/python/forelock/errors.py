@@ -70,8 +70,8 @@ class NotAcquired(ForelockError):
 class LockLost(ForelockError):
     """The lock was held and is no longer.
 
-    Stop the work that it guards, and leave its block or release its handle. Only then acquire again, for a new grant:
-    until then each acquire of the same thread or task raises this at once.
+    Stop the work that it guards, and leave its block or release its handle. Only then acquire again, for a new
+    grant: until then each acquire of the same thread or task raises this at once.
     """
 
     code = "LOCK_LOST"
