@@ -38,7 +38,7 @@ pub fn run(waiters: usize, cuts: usize) -> Value {
     let server = ZooKeeper::builder().tick(Duration::from_secs(2)).start().expect("a ZooKeeper server");
     let observer = Observer::connect(server.client_addr()).expect("an observer");
     let proxy = FaultProxy::start(server.client_addr()).expect("a fault proxy");
-    let options = Options { session_timeout: SESSION, ..Options::default() };
+    let options = Options::default().with_session_timeout(SESSION);
     let servers = proxy.handle().connect_string();
     let client = Client::with_options(&servers, options.clone()).expect("a client");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -59,7 +59,7 @@ pub fn run(waiters: usize, cuts: usize) -> Value {
             .map(|_| {
                 let mutex = mutex.clone();
                 tokio::spawn(async move {
-                    let options = AcquireOptions { timeout: Timeout::Never, ..AcquireOptions::default() };
+                    let options = AcquireOptions::default().with_timeout(Timeout::Never);
                     mutex.acquire_with(options).await
                 })
             })

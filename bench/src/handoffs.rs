@@ -72,7 +72,7 @@ pub async fn forelock(servers: &str, base: &str, load: Load) -> Value {
         let meter = meter.clone();
         tasks.push(tokio::spawn(async move {
             while !meter.stop.load(Ordering::Relaxed) {
-                let options = AcquireOptions { timeout: Timeout::Never, ..AcquireOptions::default() };
+                let options = AcquireOptions::default().with_timeout(Timeout::Never);
                 let held = mutex.acquire_with(options).await.expect("granted");
                 held.release().await.expect("released");
                 meter.done.fetch_add(1, Ordering::Relaxed);

@@ -34,7 +34,10 @@ impl Mutex {
         let mutex = self.0.clone();
         let timeout = acquire_timeout("timeout", timeout_given, timeout)?;
         let owner = optional_text("owner", owner)?.map(OwnerKey::new);
-        let options = AcquireOptions { timeout, owner, thread: optional_text("thread", thread)? };
+        let options = AcquireOptions::default()
+            .with_timeout(timeout)
+            .with_owner(owner)
+            .with_thread(optional_text("thread", thread)?);
         Ok(Operation::new(
             async move { mutex.acquire_with(options).await.map(|held| Value::Lock(Some(held))) },
         ))
@@ -45,7 +48,7 @@ impl Mutex {
         let mutex = self.0.clone();
         let owner = optional_text("owner", owner)?.map(OwnerKey::new);
         let thread = optional_text("thread", thread)?;
-        let options = AcquireOptions { owner, thread, ..AcquireOptions::default() };
+        let options = AcquireOptions::default().with_owner(owner).with_thread(thread);
         Ok(Operation::new(async move { mutex.try_acquire_with(options).await.map(Value::Lock) }))
     }
 }

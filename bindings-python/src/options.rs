@@ -30,7 +30,10 @@ pub(crate) fn mutex_options(
         "epoch" => Naming::Epoch,
         other => return Err(invalid(format!("naming: {other:?} is none of curator, kazoo, epoch"))),
     };
-    Ok(MutexOptions { naming, acquire_timeout, max_hold })
+    Ok(MutexOptions::default()
+        .with_naming(naming)
+        .with_acquire_timeout(acquire_timeout)
+        .with_max_hold(max_hold))
 }
 
 /// The engine's options from keyword arguments, of which those that are missing keep their defaults.
@@ -136,7 +139,7 @@ fn authentications(value: &Bound<'_, PyAny>) -> PyResult<Vec<Authentication>> {
             Ok(secret) => hidden_text("auth: secret", secret)?.into_bytes(),
             Err(_) => secret.extract::<Vec<u8>>()?,
         };
-        all.push(Authentication { scheme, secret });
+        all.push(Authentication::new(scheme, secret));
     }
     Ok(all)
 }
@@ -164,8 +167,7 @@ fn sasl(value: &Bound<'_, PyAny>) -> PyResult<Option<SaslDigestMd5>> {
     if value.is_none() {
         return Ok(None);
     }
-    Ok(Some(SaslDigestMd5 {
-        username: text("sasl: username", &value.getattr("username")?)?,
-        password: hidden_text("sasl: password", value.getattr("password")?.cast::<PyString>()?)?,
-    }))
+    let username = text("sasl: username", &value.getattr("username")?)?;
+    let password = hidden_text("sasl: password", value.getattr("password")?.cast::<PyString>()?)?;
+    Ok(Some(SaslDigestMd5::new(username, password)))
 }

@@ -16,9 +16,16 @@ use crate::zk::zookeeper::{Authentication, Config};
 
 /// How a client connects and behaves.
 ///
-/// Fill in what differs and leave the rest to the defaults: `Options { namespace: …, ..Options::default() }`. Fields
-/// may be added in later versions.
+/// Set what differs from the defaults:
+///
+/// ```
+/// use std::time::Duration;
+/// let options = forelock::Options::default()
+///     .with_session_timeout(Duration::from_secs(10))
+///     .with_namespace("/services/ledger");
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The session timeout to ask for. 30 s.
     pub session_timeout: Duration,
@@ -67,8 +74,7 @@ pub struct Options {
     #[cfg(feature = "sasl")]
     pub sasl: Option<SaslDigestMd5>,
     #[cfg(any(test, feature = "simulation"))]
-    #[doc(hidden)]
-    pub mutants: Mutants,
+    pub(crate) mutants: Mutants,
 }
 
 impl Default for Options {
@@ -131,6 +137,147 @@ pub struct Mutants {
 const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 
 impl Options {
+    /// The session timeout to ask for; the server may grant another. 30 s by default.
+    #[must_use]
+    pub fn with_session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// The longest that one attempt to connect may take. 15 s by default.
+    #[must_use]
+    pub fn with_connection_timeout(mut self, timeout: Duration) -> Self {
+        self.connection_timeout = timeout;
+        self
+    }
+
+    /// When to retry what can be retried. After one second, three times, at most 30 s apart by default.
+    #[must_use]
+    pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How long an acquire waits unless told otherwise; none waits for ever. 30 s by default.
+    #[must_use]
+    pub fn with_acquire_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.acquire_timeout = timeout.into();
+        self
+    }
+
+    /// The longest that an operation with no deadline of its own may take: try-acquire, verify, ensure_root. 15 s by
+    /// default.
+    #[must_use]
+    pub fn with_operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// The longest that a release waits for its confirmation before it goes on in the background. 5 s by default.
+    #[must_use]
+    pub fn with_release_timeout(mut self, timeout: Duration) -> Self {
+        self.release_timeout = timeout;
+        self
+    }
+
+    /// The longest that `close` waits for the server. 5 s by default.
+    #[must_use]
+    pub fn with_close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
+        self
+    }
+
+    /// The path that every path lies below. `/` by default, which is none.
+    #[must_use]
+    pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Whether the chroot of the connect string is made if it does not exist. No by default: then its absence is an
+    /// error.
+    #[must_use]
+    pub fn with_create_chroot(mut self, create: bool) -> Self {
+        self.create_chroot = create;
+        self
+    }
+
+    /// The servers' `tickTime`. None by default: then it is reckoned with as 3 s, but never as more than half the
+    /// session timeout.
+    #[must_use]
+    pub fn with_tick(mut self, tick: impl Into<Option<Duration>>) -> Self {
+        self.tick = tick.into();
+        self
+    }
+
+    /// What a live session sends to prove that it is alive. [`Heartbeat::Session`] by default.
+    #[must_use]
+    pub fn with_heartbeat(mut self, heartbeat: Heartbeat) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// Whether a server in read-only mode will do while no other can be reached. It grants no locks. No by default.
+    #[must_use]
+    pub fn with_allow_read_only(mut self, allow: bool) -> Self {
+        self.allow_read_only = allow;
+        self
+    }
+
+    /// Who may do what with the nodes that the engine makes. None by default: anyone may do anything, or, once
+    /// credentials are given, only their identity may write.
+    #[must_use]
+    pub fn with_acl(mut self, acl: impl Into<Option<Acl>>) -> Self {
+        self.acl = acl.into();
+        self
+    }
+
+    /// Whether missing parents are made as container nodes, which the server removes when they are empty. No by
+    /// default.
+    #[must_use]
+    pub fn with_container_parents(mut self, container_parents: bool) -> Self {
+        self.container_parents = container_parents;
+        self
+    }
+
+    /// Free text, of at most 512 bytes, that goes into the data of every lock node, to tell who holds it. None by
+    /// default.
+    #[must_use]
+    pub fn with_label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// The program's name, for the data of every lock node. The name it was started by, by default.
+    #[must_use]
+    pub fn with_program(mut self, program: impl Into<String>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// One more identity to show to the servers, such as `digest` with `user:password`. None by default.
+    #[must_use]
+    pub fn with_authentication(mut self, authentication: Authentication) -> Self {
+        self.auth.push(authentication);
+        self
+    }
+
+    /// TLS to the servers. None by default, which is plain TCP.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: impl Into<Option<TlsConfig>>) -> Self {
+        self.tls = tls.into();
+        self
+    }
+
+    /// SASL DIGEST-MD5 authentication. None by default.
+    #[cfg(feature = "sasl")]
+    #[must_use]
+    pub fn with_sasl(mut self, sasl: impl Into<Option<SaslDigestMd5>>) -> Self {
+        self.sasl = sasl.into();
+        self
+    }
+
     /// Checks the options that can't be right whatever the server says, and makes the namespace canonical.
     pub(crate) fn checked(mut self, servers: &ConnectString) -> Result<Self> {
         for (name, value) in [

@@ -167,18 +167,17 @@ impl Agent {
             Some("epoch") => Naming::Epoch,
             Some(other) => return Err(senseless(format!("no naming is called {other}"))),
         };
-        let options = MutexOptions {
-            naming,
-            max_hold: milliseconds(request, "max-hold"),
-            acquire_timeout: milliseconds(request, "timeout").map_or(Timeout::Default, Timeout::After),
-        };
+        let options = MutexOptions::default()
+            .with_naming(naming)
+            .with_max_hold(milliseconds(request, "max-hold"))
+            .with_acquire_timeout(milliseconds(request, "timeout").map_or(Timeout::Default, Timeout::After));
         Ok(self.client()?.mutex_with(path(request), options)?)
     }
 
     async fn acquire(&self, request: &Request) -> Result<Line, Failure> {
         let mutex = self.mutex(request)?;
         let owner = request.text("owner").map(OwnerKey::new);
-        let options = AcquireOptions { owner: owner.clone(), ..AcquireOptions::default() };
+        let options = AcquireOptions::default().with_owner(owner.clone());
         let held = if request.verb == "try-acquire" {
             mutex.try_acquire_with(options).await?
         } else {

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// How the lock nodes of a path are named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Naming {
     /// `_c_<guid>-lock-<number>`, as Curator's InterProcessMutex names them. Excludes Curator, and kazoo if it
     /// is given `extra_lock_patterns=("-lock-",)`.

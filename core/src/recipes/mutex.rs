@@ -13,6 +13,7 @@ use crate::queue::{Attempt, HeldLock, Mode, Naming, OwnerKey, Spec};
 
 /// How long an acquire may take, connecting and clean-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Timeout {
     /// As long as the mutex, or else the client, says.
     #[default]
@@ -23,8 +24,15 @@ pub enum Timeout {
     Never,
 }
 
+impl From<Duration> for Timeout {
+    fn from(timeout: Duration) -> Self {
+        Self::After(timeout)
+    }
+}
+
 /// What a mutex can be told.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct MutexOptions {
     /// How the lock nodes are named. Curator's way by default.
     pub naming: Naming,
@@ -35,8 +43,32 @@ pub struct MutexOptions {
     pub max_hold: Option<Duration>,
 }
 
+impl MutexOptions {
+    /// How the lock nodes are named. Curator's way by default.
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> Self {
+        self.naming = naming;
+        self
+    }
+
+    /// How long an acquire waits unless told otherwise: a `Duration`, or a [`Timeout`]. As the client says by default.
+    #[must_use]
+    pub fn with_acquire_timeout(mut self, timeout: impl Into<Timeout>) -> Self {
+        self.acquire_timeout = timeout.into();
+        self
+    }
+
+    /// The longest that the lock may be held. No limit by default.
+    #[must_use]
+    pub fn with_max_hold(mut self, most: impl Into<Option<Duration>>) -> Self {
+        self.max_hold = most.into();
+        self
+    }
+}
+
 /// What one acquire can be told.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct AcquireOptions {
     /// How long to wait.
     pub timeout: Timeout,
@@ -45,6 +77,29 @@ pub struct AcquireOptions {
     pub owner: Option<OwnerKey>,
     /// The thread or task that acquires, for the node's data. This thread's name by default.
     pub thread: Option<String>,
+}
+
+impl AcquireOptions {
+    /// How long to wait: a `Duration`, or a [`Timeout`]. As the mutex, or else the client, says by default.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: impl Into<Timeout>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Who acquires. Nobody in particular by default: then there is no re-entrance.
+    #[must_use]
+    pub fn with_owner(mut self, owner: impl Into<Option<OwnerKey>>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// The thread or task that acquires, for the node's data. This thread's name by default.
+    #[must_use]
+    pub fn with_thread(mut self, thread: impl Into<Option<String>>) -> Self {
+        self.thread = thread.into();
+        self
+    }
 }
 
 /// A mutual-exclusion lock at one path.
@@ -108,8 +163,7 @@ impl Mutex {
     /// # Errors
     /// As for [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<HeldLock> {
-        self.acquire_with(AcquireOptions { timeout: Timeout::After(timeout), ..AcquireOptions::default() })
-            .await
+        self.acquire_with(AcquireOptions::default().with_timeout(timeout)).await
     }
 
     /// As [`acquire`](Self::acquire), for an owner or with a timeout of its own.

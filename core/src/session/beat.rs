@@ -82,7 +82,7 @@ mod tests {
 
     fn client(world: &World, tick: Duration, heartbeat: Heartbeat) -> Client {
         let servers: Vec<_> = world.endpoints().iter().map(ToString::to_string).collect();
-        let options = Options { session_timeout: T, tick: Some(tick), heartbeat, ..Options::default() };
+        let options = Options::default().with_session_timeout(T).with_tick(tick).with_heartbeat(heartbeat);
         Client::in_env(&servers.join(","), options, world.process("a").env()).expect("a client")
     }
 

@@ -44,6 +44,7 @@ impl Link {
 
 /// What the present or the last session is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// The session's id.
     pub id: SessionId,

@@ -29,6 +29,7 @@ pub(crate) use supervisor::start;
 
 /// What a live session sends to prove that it is alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Heartbeat {
     /// A `sync`, which goes through the leader. A leader that has been deposed and does not know it yet may
     /// answer it: for about `syncLimit` ticks the old holder and a new one may overlap, and only the fencing

@@ -47,6 +47,7 @@ impl fmt::Display for ConnectionState {
 
 /// One change of state, as a listener sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StateChange {
     /// The new state.
     pub state: ConnectionState,

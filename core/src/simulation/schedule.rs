@@ -171,7 +171,7 @@ fn start_programs(
         let mutexes = plan.roots.iter().zip(&namings).map(|(root, naming)| {
             let max_hold = (rng.random_bool(profile.max_hold))
                 .then(|| Duration::from_millis(rng.random_range(200..2_000)));
-            let options = MutexOptions { naming: *naming, max_hold, ..MutexOptions::default() };
+            let options = MutexOptions::default().with_naming(*naming).with_max_hold(max_hold);
             match client.mutex_with(root, options) {
                 Ok(mutex) => mutex,
                 Err(error) => panic!("a mutex can't be made: {error}"),

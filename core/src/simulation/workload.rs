@@ -77,7 +77,7 @@ impl Program {
 
     async fn acquire(&self, mutex: &Mutex, owner: &OwnerKey, rng: &mut SmallRng) -> Option<HeldLock> {
         let began = self.world.now();
-        let within = |timeout| AcquireOptions { timeout, owner: Some(owner.clone()), thread: None };
+        let within = |timeout| AcquireOptions::default().with_timeout(timeout).with_owner(owner.clone());
         let way = if self.patient { 5 } else { rng.random_range(0..10) };
         let (result, limit) = match way {
             0..=1 => {
@@ -192,7 +192,7 @@ impl Program {
 
     /// Acquires what its owner holds already.
     async fn again(&self, mutex: &Mutex, owner: &OwnerKey, held: &HeldLock) {
-        let options = AcquireOptions { timeout: Timeout::Never, owner: Some(owner.clone()), thread: None };
+        let options = AcquireOptions::default().with_timeout(Timeout::Never).with_owner(owner.clone());
         let again = mutex.acquire_with(options).await;
         self.trace(|| format!("acquired {} again: {again:?}", mutex.path()));
         match again {

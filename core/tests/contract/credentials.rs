@@ -56,10 +56,7 @@ async fn digest_users_have_their_own_nodes() {
 async fn a_scheme_that_the_server_does_not_know() {
     let port = off_thread(|| Real::shared(Version::default()).server.client_addr().port()).await;
     let secret = b"secret".to_vec();
-    let config = Config {
-        authentications: vec![Authentication { scheme: "magic".to_owned(), secret }],
-        ..Config::default()
-    };
+    let config = Config { authentications: vec![Authentication::new("magic", secret)], ..Config::default() };
     let error = connect(config, to("127.0.0.1", port, None)).await.map(drop).unwrap_err();
     assert!(matches!(error, ConnectError::AuthFailed(_)), "{error:?}");
 }
@@ -92,7 +89,7 @@ fn sasl_server(jaas: &Path) -> ZooKeeper {
 }
 
 fn sasl(password: &str) -> Config {
-    let user = SaslDigestMd5 { username: "bob".to_owned(), password: password.to_owned() };
+    let user = SaslDigestMd5::new("bob", password);
     Config { sasl: Some(user), ..Config::default() }
 }
 
@@ -137,7 +134,7 @@ async fn a_client_that_was_refused_recovers_with_the_servers() {
     let_bob_in_with(&jaas, "old");
     let at = jaas.clone();
     let server = off_thread(move || sasl_server(&at)).await;
-    let options = Options { sasl: sasl("new").sasl, ..Options::default() };
+    let options = Options::default().with_sasl(sasl("new").sasl);
     let client = Client::with_options(&server.connect_string(), options).unwrap();
     let mutex = client.mutex("/jobs").unwrap();
     for _ in 0..3 {
@@ -172,7 +169,7 @@ async fn a_server_that_refuses_leaves_the_others() {
     let other = off_thread(move || sasl_server(&jaas)).await;
     for _ in 0..6 {
         let servers = format!("{},127.0.0.1:{port}", other.connect_string());
-        let options = Options { sasl: sasl("builder").sasl, ..Options::default() };
+        let options = Options::default().with_sasl(sasl("builder").sasl);
         let client = Client::with_options(&servers, options).unwrap();
         client.connect().await.unwrap();
         client.close().await.unwrap();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forelock::{AcquireOptions, Client, HeldLock, OwnerKey, Timeout};
+use forelock::{AcquireOptions, Client, HeldLock, OwnerKey};
 use forelock_testkit::proxy::{Mark, What};
 use forelock_testkit::{EventKind, FaultProxy, Observer, Op};
 use tokio::task::JoinHandle;
@@ -33,7 +33,7 @@ impl Queue {
         for index in 0..count {
             let mutex = queue.clients[index % clients].mutex(path).expect("a path");
             let acquire = AcquireOptions::default();
-            let acquire = AcquireOptions { timeout: Timeout::After(Duration::from_secs(60)), ..acquire };
+            let acquire = acquire.with_timeout(Duration::from_secs(60));
             queue.waiters.push(tokio::spawn(async move { mutex.acquire_with(acquire).await }));
             observer
                 .until_children(path, SOON, move |c| c.len() == before + index + 1)
@@ -206,11 +206,8 @@ async fn an_owner_acquires_again_at_once_and_only_it_may_release() {
     let client = connected(&server.connect_string()).await;
     let mutex = client.mutex("/owner").expect("a path");
     let (ann, bob) = (OwnerKey::new("ann"), OwnerKey::new("bob"));
-    let as_owner = |owner: &OwnerKey, timeout| AcquireOptions {
-        owner: Some(owner.clone()),
-        timeout: Timeout::After(timeout),
-        ..AcquireOptions::default()
-    };
+    let as_owner =
+        |owner: &OwnerKey, timeout| AcquireOptions::default().with_owner(owner.clone()).with_timeout(timeout);
     let short = Duration::from_secs(2);
     let outer = soon("outer", mutex.acquire_with(as_owner(&ann, SOON))).await.expect("acquired");
     let inner = soon("inner", mutex.acquire_with(as_owner(&ann, short))).await.expect("at once");

@@ -23,7 +23,7 @@ enum Trouble {
 const TROUBLES: [Trouble; 4] = [Trouble::Refusing, Trouble::Swallowing, Trouble::Stalled, Trouble::Stopped];
 
 fn impatient() -> Options {
-    Options { operation_timeout: TIMEOUT, ..options() }
+    options().with_operation_timeout(TIMEOUT)
 }
 
 async fn on_time(what: &str, mutex: Mutex) {

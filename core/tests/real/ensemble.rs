@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forelock::{AcquireOptions, Client, ConnectionState, LostReason, Options, Timeout};
+use forelock::{AcquireOptions, Client, ConnectionState, LostReason, Options};
 use forelock_testkit::servers::{Ensemble, Mode};
 use forelock_testkit::{Observer, ZooKeeper};
 
@@ -23,11 +23,11 @@ fn ensemble(read_only: bool) -> Ensemble {
 }
 
 fn with_timeout(seconds: u64) -> Options {
-    Options { session_timeout: Duration::from_secs(seconds), tick: Some(SLOW_TICK), ..options() }
+    options().with_session_timeout(Duration::from_secs(seconds)).with_tick(SLOW_TICK)
 }
 
 fn for_a_minute() -> AcquireOptions {
-    AcquireOptions { timeout: Timeout::After(Duration::from_secs(60)), ..AcquireOptions::default() }
+    AcquireOptions::default().with_timeout(Duration::from_secs(60))
 }
 
 /// Fault 44: the follower goes on answering its client after it has lost its leader.
@@ -98,7 +98,7 @@ async fn a_server_in_read_only_mode_is_told_as_such_and_grants_nothing() {
     ensemble.isolate(follower);
     let alone = move |modes: &[Option<Mode>]| modes[follower] == Some(Mode::ReadOnly);
     ensemble.wait_modes(SOON, alone).expect("in read-only mode");
-    let options = Options { allow_read_only: true, ..with_timeout(4) };
+    let options = with_timeout(4).with_allow_read_only(true);
     let servers = ensemble.server(follower).connect_string();
     let client = Client::with_options(&servers, options).expect("a client");
     let mut states = client.states();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forelock::{Client, ErrorCode, HeldLock, LockState, LostReason, MutexOptions, Options};
+use forelock::{Client, ErrorCode, HeldLock, LockState, LostReason, MutexOptions};
 use forelock_testkit::{Cut, Flow, Observer, Scope};
 
 use crate::support::*;
@@ -101,7 +101,7 @@ async fn a_root_made_again_during_an_outage_is_told_as_such() {
 async fn a_lock_held_for_too_long_is_given_up() {
     let server = fast_server();
     let client = connected(&server.connect_string()).await;
-    let limit = MutexOptions { max_hold: Some(Duration::from_millis(300)), ..MutexOptions::default() };
+    let limit = MutexOptions::default().with_max_hold(Duration::from_millis(300));
     let mutex = client.mutex_with("/losing/max-hold", limit).expect("a path");
     let held = soon("held", mutex.acquire()).await.expect("acquired");
     assert!(held.remaining() <= Duration::from_millis(300));
@@ -150,10 +150,7 @@ async fn reentry_after_a_loss_is_refused() {
     let observer = observer(&server);
     let client = connected(&server.connect_string()).await;
     let mutex = client.mutex("/losing/reentry").expect("a path");
-    let me = || forelock::AcquireOptions {
-        owner: Some(forelock::OwnerKey::new("me")),
-        ..forelock::AcquireOptions::default()
-    };
+    let me = || forelock::AcquireOptions::default().with_owner(forelock::OwnerKey::new("me"));
     let held = soon("held", mutex.acquire_with(me())).await.expect("acquired");
     observer.delete(&watched(&observer, &held).await).expect("deleted");
     soon("told", held.lost()).await;
@@ -203,10 +200,9 @@ async fn an_expired_session_is_a_loss_and_a_new_one_is_made() {
 async fn the_old_session_is_closed_and_not_left_to_expire() {
     let server = own_server(Duration::from_secs(1));
     let proxy = proxy(&server);
-    let long =
-        Options { session_timeout: Duration::from_secs(20), tick: Some(Duration::from_secs(1)), ..options() };
+    let long = options().with_session_timeout(Duration::from_secs(20)).with_tick(Duration::from_secs(1));
     let client = Client::with_options(&proxy.handle().connect_string(), long).expect("a client");
-    let limit = MutexOptions { max_hold: None, ..MutexOptions::default() };
+    let limit = MutexOptions::default();
     let mutex = client.mutex_with("/losing/reaped", limit).expect("a path");
     let held = soon("held", mutex.acquire()).await.expect("acquired");
     let session = client.session().expect("connected").id;

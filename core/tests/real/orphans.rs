@@ -39,8 +39,7 @@ impl Wanderer {
         let g = FaultProxy::start(ensemble.server(g).client_addr()).expect("a fault proxy");
         g.handle().refuse();
         let servers = format!("{},{}", f.handle().connect_string(), g.handle().connect_string());
-        let options =
-            Options { session_timeout: Duration::from_secs(10), tick: Some(TICK), ..Options::default() };
+        let options = Options::default().with_session_timeout(Duration::from_secs(10)).with_tick(TICK);
         let client = Client::with_options(&servers, options).expect("a client");
         soon("root", client.ensure_root(&path)).await.expect("made");
         Self { client, path, f, g }
@@ -54,7 +53,7 @@ impl Wanderer {
         let mutex = self.client.mutex(&self.path).expect("a path");
         let acquire = tokio::spawn(async move {
             let timeout = Timeout::After(Duration::from_secs(60));
-            mutex.acquire_with(AcquireOptions { timeout, ..AcquireOptions::default() }).await
+            mutex.acquire_with(AcquireOptions::default().with_timeout(timeout)).await
         });
         let create = |entry: &Entry| entry.is_request_of(Op::Create2);
         journal.until(mark, SOON, create).await.expect("the create on its way");

@@ -21,8 +21,7 @@ async fn silent_partition(server: Arc<ZooKeeper>, options: Options, path: String
     let mutex = rival.mutex(&path).expect("a path");
     let for_long = Timeout::After(Duration::from_secs(60));
     let rival = tokio::spawn(async move {
-        let held =
-            mutex.acquire_with(AcquireOptions { timeout: for_long, ..AcquireOptions::default() }).await;
+        let held = mutex.acquire_with(AcquireOptions::default().with_timeout(for_long)).await;
         (Instant::now(), held.expect("granted"))
     });
     forelock_testkit::Observer::connect(server.client_addr())
@@ -75,8 +74,7 @@ async fn silent_partition_with_4_s_on_200_ms_ticks_tells_the_holder_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_partition_with_6_s_on_2_s_ticks_tells_the_holder_first() {
-    let options =
-        Options { session_timeout: Duration::from_secs(6), tick: Some(Duration::from_secs(2)), ..options() };
+    let options = options().with_session_timeout(Duration::from_secs(6)).with_tick(Duration::from_secs(2));
     silent_partitions(slow_server(), options, "slow").await;
 }
 
@@ -115,11 +113,8 @@ async fn an_outage_well_within_the_survivable_one_costs_nothing() {
 async fn the_session_is_saved_when_the_network_comes_back_in_time() {
     let server = own_server(Duration::from_millis(500));
     let proxy = proxy(&server);
-    let options = Options {
-        session_timeout: Duration::from_secs(10),
-        tick: Some(Duration::from_millis(500)),
-        ..options()
-    };
+    let options =
+        options().with_session_timeout(Duration::from_secs(10)).with_tick(Duration::from_millis(500));
     let client = Client::with_options(&proxy.handle().connect_string(), options).expect("a client");
     let held =
         soon("held", client.mutex("/partition/back").expect("a path").acquire()).await.expect("acquired");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forelock::{Client, ErrorCode, MutexOptions, Naming, Options};
+use forelock::{Client, ErrorCode, MutexOptions, Naming};
 use forelock_testkit::{CreateMode, FaultProxy};
 
 use crate::support::*;
@@ -10,7 +10,7 @@ use crate::support::*;
 #[tokio::test]
 async fn prefixes_go_before_everything_and_are_not_handed_back() {
     let server = fast_server();
-    let options = Options { namespace: "team//a/".to_owned(), create_chroot: true, ..options() };
+    let options = options().with_namespace("team//a/").with_create_chroot(true);
     let servers = format!("{}/chroot/x", server.connect_string());
     let client = Client::with_options(&servers, options).expect("a client");
     let mutex = client.mutex("//locks///one/").expect("a path");
@@ -31,10 +31,10 @@ async fn a_missing_chroot_is_an_error_and_is_not_made() {
     let observer = observer(&server);
     observer.create("/fleet", b"", CreateMode::Persistent).expect("made");
     let servers = format!("{}/fleet/servces", server.connect_string());
-    let options = Options { namespace: "team/a".to_owned(), ..options() };
+    let options = options().with_namespace("team/a");
     let client = Client::with_options(&servers, options.clone()).expect("a client");
     let mutex = client.mutex("/locks/one").expect("a path");
-    let epoch = MutexOptions { naming: Naming::Epoch, ..MutexOptions::default() };
+    let epoch = MutexOptions::default().with_naming(Naming::Epoch);
     let with_epoch = client.mutex_with("/locks/two", epoch).expect("a path");
     let attempts = async || {
         [
@@ -65,7 +65,7 @@ async fn a_missing_chroot_is_an_error_and_is_not_made() {
     }
     assert!(observer.children("/fleet").expect("listed").is_empty());
 
-    let options = Options { create_chroot: true, ..options };
+    let options = options.with_create_chroot(true);
     let client = Client::with_options(&servers, options).expect("a client");
     let mutex = client.mutex("/locks/one").expect("a path");
     soon("acquire", mutex.acquire()).await.expect("acquired").release().await.expect("released");
@@ -98,8 +98,7 @@ async fn each_naming_has_its_form_and_both_kinds_of_contender_are_waited_for() {
         (Naming::Curator, "/naming/curator", "0123456789abcdef0123456789abcdef__lock__"),
         (Naming::Kazoo, "/naming/kazoo", "_c_01234567-89ab-4def-8123-456789abcdef-lock-"),
     ] {
-        let mutex =
-            client.mutex_with(path, MutexOptions { naming, ..MutexOptions::default() }).expect("a path");
+        let mutex = client.mutex_with(path, MutexOptions::default().with_naming(naming)).expect("a path");
         let held = soon("acquire", mutex.acquire()).await.expect("acquired");
         let mark = if naming == Naming::Curator { "-lock-" } else { "__lock__" };
         assert!(held.node().contains(mark), "{}", held.node());
@@ -122,7 +121,7 @@ async fn names_with_the_epoch_are_for_forelock_alone() {
     let server = fast_server();
     let observer = observer(&server);
     let client = connected(&server.connect_string()).await;
-    let epoch = MutexOptions { naming: Naming::Epoch, ..MutexOptions::default() };
+    let epoch = MutexOptions::default().with_naming(Naming::Epoch);
     let mutex = client.mutex_with("/naming/epoch", epoch.clone()).expect("a path");
     let held = soon("acquire", mutex.acquire()).await.expect("acquired");
     assert!(held.node().contains(&format!("-lock-{}-", held.epoch())), "{}", held.node());
@@ -176,7 +175,7 @@ async fn ipv6_addresses_work() {
 
 #[tokio::test]
 async fn a_connection_that_can_not_be_made_says_why_for_each_server() {
-    let options = Options { connection_timeout: Duration::from_millis(700), ..options() };
+    let options = options().with_connection_timeout(Duration::from_millis(700));
     let client = Client::with_options("127.0.0.1:1,no-such-host.invalid:2", options).expect("a client");
     let error = client.connect().await.expect_err("nobody there");
     assert_eq!(error.code(), ErrorCode::ConnectionLost);

@@ -51,8 +51,7 @@ async fn a_timeout_that_the_server_changes_is_shown_and_warned_about() {
         (60_000, 4_000, ["60 s", "4 s", "maxSessionTimeout"]),
         (100, 400, ["0.1 s", "0.4 s", "minSessionTimeout"]),
     ] {
-        let options =
-            Options { session_timeout: Duration::from_millis(asked), tick: None, ..Options::default() };
+        let options = Options::default().with_session_timeout(Duration::from_millis(asked));
         let client = Client::with_options(&server.connect_string(), options).expect("a client");
         soon("connect", client.connect()).await.expect("connected");
         let session = client.session().expect("connected");
@@ -70,11 +69,9 @@ async fn a_timeout_that_the_server_changes_is_shown_and_warned_about() {
 #[tokio::test]
 async fn a_tick_setting_that_the_server_contradicts_is_warned_about() {
     let server = fast_server();
-    let options = Options {
-        session_timeout: Duration::from_millis(100),
-        tick: Some(Duration::from_millis(50)),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .with_session_timeout(Duration::from_millis(100))
+        .with_tick(Duration::from_millis(50));
     let client = Client::with_options(&server.connect_string(), options).expect("a client");
     soon("connect", client.connect()).await.expect("connected");
     let session = client.session().expect("connected");
@@ -87,11 +84,8 @@ async fn a_tick_setting_that_the_server_contradicts_is_warned_about() {
 async fn quorum_heartbeats_are_committed_checks_and_keep_the_lease() {
     let server = fast_server();
     let (proxy, observer) = (proxy(&server), observer(&server));
-    let options = Options {
-        session_timeout: Duration::from_secs(1),
-        heartbeat: forelock::Heartbeat::Quorum,
-        ..options()
-    };
+    let options =
+        options().with_session_timeout(Duration::from_secs(1)).with_heartbeat(forelock::Heartbeat::Quorum);
     let client = Client::with_options(&proxy.handle().connect_string(), options).expect("a client");
     let held =
         soon("held", client.mutex("/states/quorum").expect("a path").acquire()).await.expect("acquired");
@@ -121,7 +115,7 @@ async fn quorum_heartbeats_are_committed_checks_and_keep_the_lease() {
 async fn a_policy_of_no_retries_gives_up_at_the_first_lost_create() {
     let server = fast_server();
     let proxy = proxy(&server);
-    let options = Options { retry: RetryPolicy::None, ..options() };
+    let options = options().with_retry(RetryPolicy::None);
     let client = Client::with_options(&proxy.handle().connect_string(), options).expect("a client");
     client.ensure_root("/states/no-retry").await.expect("made");
     let create = forelock_testkit::Rule::drop_request(forelock_testkit::Op::Create2).then_cut(Cut::Eof);

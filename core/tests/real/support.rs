@@ -49,7 +49,7 @@ pub fn proxy(server: &ZooKeeper) -> FaultProxy {
 
 /// Options for a fast server: a session of 4 s, and the tick set.
 pub fn options() -> Options {
-    Options { session_timeout: Duration::from_secs(4), tick: Some(TICK), ..Options::default() }
+    Options::default().with_session_timeout(Duration::from_secs(4)).with_tick(TICK)
 }
 
 pub fn client(servers: &str) -> Client {

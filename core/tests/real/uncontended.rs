@@ -92,7 +92,7 @@ async fn try_acquire_takes_one_round_trip_and_leaves_nothing() {
 #[tokio::test]
 async fn node_data_says_who() {
     let server = fast_server();
-    let with_label = forelock::Options { label: Some("month end".to_owned()), ..options() };
+    let with_label = options().with_label("month end");
     let client = forelock::Client::with_options(&server.connect_string(), with_label).expect("a client");
     let held = soon("acquire", client.mutex("/who").expect("a path").acquire()).await.expect("acquired");
     let (data, stat) = observer(&server).get(&format!("/who/{}", held.node())).expect("read");

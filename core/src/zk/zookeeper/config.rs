@@ -30,6 +30,7 @@ impl Config {
 
 /// An identity in ZooKeeper's own scheme, as with `addauth`. The secret never appears in `Debug`.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Authentication {
     /// The scheme, `digest` for instance.
     pub scheme: String,
@@ -38,6 +39,12 @@ pub struct Authentication {
 }
 
 impl Authentication {
+    /// An identity under any scheme, and what proves it.
+    #[must_use]
+    pub fn new(scheme: impl Into<String>, secret: impl Into<Vec<u8>>) -> Self {
+        Self { scheme: scheme.into(), secret: secret.into() }
+    }
+
     /// A user with a password, under the `digest` scheme.
     #[must_use]
     pub fn digest(user: &str, password: &str) -> Self {
@@ -54,6 +61,7 @@ impl fmt::Debug for Authentication {
 /// TLS to the servers. The key never appears in `Debug`.
 #[cfg(feature = "tls")]
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct TlsConfig {
     /// The certificates that the servers' own must be signed by, in PEM; revocation lists among them count.
     pub ca_pem: String,
@@ -70,6 +78,20 @@ impl TlsConfig {
     #[must_use]
     pub fn new(ca_pem: impl Into<String>) -> Self {
         Self { ca_pem: ca_pem.into(), identity_pem: None, verify_host: true }
+    }
+
+    /// Our own certificate chain and its private key, in PEM. None by default, for servers that ask for none.
+    #[must_use]
+    pub fn with_identity(mut self, certificate_pem: impl Into<String>, key_pem: impl Into<String>) -> Self {
+        self.identity_pem = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+
+    /// Whether the server's certificate must be for the host name that we connect to. Yes by default.
+    #[must_use]
+    pub fn with_verify_host(mut self, verify: bool) -> Self {
+        self.verify_host = verify;
+        self
     }
 
     /// The crate's form of it.
@@ -114,6 +136,7 @@ impl fmt::Debug for TlsConfig {
 /// A user with a password, by SASL DIGEST-MD5. The password never appears in `Debug`.
 #[cfg(feature = "sasl")]
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SaslDigestMd5 {
     /// The user's name.
     pub username: String,
@@ -123,6 +146,12 @@ pub struct SaslDigestMd5 {
 
 #[cfg(feature = "sasl")]
 impl SaslDigestMd5 {
+    /// A user with a password.
+    #[must_use]
+    pub fn new(username: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { username: username.into(), password: password.into() }
+    }
+
     /// The crate's form of it.
     pub(super) fn to_options(&self) -> zookeeper_client::SaslOptions {
         zookeeper_client::SaslOptions::digest_md5(self.username.clone(), self.password.clone()).into()
