@@ -67,14 +67,7 @@ pub(crate) fn lost_reasons() -> Vec<(&'static str, &'static str)> {
 /// The names of all connection states.
 #[pyfunction]
 pub(crate) fn connection_states() -> Vec<&'static str> {
-    let all = [
-        ConnectionState::Connected,
-        ConnectionState::Suspended,
-        ConnectionState::Reconnected,
-        ConnectionState::Lost,
-        ConnectionState::ReadOnly,
-    ];
-    all.iter().map(|state| state.as_str()).collect()
+    ConnectionState::ALL.iter().map(|state| state.as_str()).collect()
 }
 
 /// A change of state: the state, the session's id, and whether the session is the one from before.

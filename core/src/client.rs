@@ -399,7 +399,9 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers: Vec<_> = self.core.hub.servers.endpoints.iter().map(ToString::to_string).collect();
         f.debug_struct("Client")
+            .field("servers", &servers)
             .field("namespace", &self.core.options.namespace)
             .field("state", &self.state())
             .finish_non_exhaustive()

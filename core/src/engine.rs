@@ -13,7 +13,7 @@ use crate::zk::zookeeper::ZooKeeperConnector;
 /// The world of a client with these options.
 pub(crate) fn real_env(options: &Options) -> Result<Env> {
     let connector = ZooKeeperConnector::new(options.adapter_config())
-        .map_err(|error| Error::new(ErrorCode::InvalidArgument, error.to_string()))?;
+        .map_err(|error| Error::invalid(error.to_string()).because(error))?;
     Ok(Env {
         clock: Arc::new(BootClock),
         spawner: Arc::new(EngineThread),
@@ -128,7 +128,8 @@ impl Spawner for EngineThread {
 /// Starts the thread. It lives as long as the process.
 fn start() -> Result<Handle> {
     let failed = |error: std::io::Error| {
-        Error::new(ErrorCode::Internal, format!("the engine's thread could not be started: {error}"))
+        let message = format!("the engine's thread could not be started: {error}");
+        Error::new(ErrorCode::Internal, message).because(error)
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();

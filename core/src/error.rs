@@ -1,6 +1,7 @@
 //! One error type for the whole engine: a coarse code that says what to do, and a message for people.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::queue::LostReason;
@@ -42,7 +43,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, in the order of their declaration.
-    pub const ALL: [ErrorCode; 12] = [
+    pub const ALL: &'static [Self] = &[
         Self::InvalidArgument,
         Self::TimedOut,
         Self::NotAcquired,
@@ -125,6 +126,7 @@ struct Details {
     holder: Option<String>,
     waited: Option<Duration>,
     lost: Option<LostReason>,
+    cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The result of an engine call.
@@ -141,6 +143,7 @@ impl Error {
             holder: None,
             waited: None,
             lost: None,
+            cause: None,
         }))
     }
 
@@ -194,7 +197,12 @@ impl Error {
                 ErrorCode::Internal
             }
         };
-        Self::new(code, format!("{doing}: {error}"))
+        Self::new(code, format!("{doing}: {error}")).because(error.clone())
+    }
+
+    pub(crate) fn because(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.cause = Some(Arc::new(cause));
+        self
     }
 
     pub(crate) fn at(mut self, path: impl Into<String>) -> Self {
@@ -273,7 +281,13 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    /// The answer of ZooKeeper or of the operating system that the error comes from, where there is one. The message
+    /// tells it too.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.cause.as_deref().map(|cause| cause as _)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -290,6 +304,16 @@ mod tests {
             "/locks/a: not granted after 2.003 s; held by ledger on host-1, pid 7 \
              [TIMED_OUT: try again later, or allow more time]"
         );
+    }
+
+    #[test]
+    fn an_answer_of_zookeeper_is_the_source_of_its_error() {
+        use std::error::Error as _;
+        let error = Error::from_zk(&ZkError::NoAuth, "entering the queue").at("/locks/a");
+        let source = error.source().expect("a cause");
+        assert_eq!(source.downcast_ref(), Some(&ZkError::NoAuth));
+        assert!(error.to_string().contains(&source.to_string()));
+        assert!(Error::closed().source().is_none());
     }
 
     #[test]

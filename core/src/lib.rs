@@ -44,6 +44,11 @@ mod watched;
 mod words;
 pub mod zk;
 
+/// What a lease comes to: for those who choose a session timeout.
+pub mod lease {
+    pub use crate::session::{DEFAULT_TICK, heartbeat_interval, margin, survivable_outage};
+}
+
 pub use client::Client;
 pub use connect::ConnectString;
 pub use error::{Error, ErrorCode, Result};
@@ -55,10 +60,7 @@ pub use options::Options;
 pub use path::LockPath;
 pub use queue::{FencingToken, HeldLock, LockState, LostReason, Naming, OwnerKey};
 pub use recipes::{AcquireOptions, Mutex, MutexOptions, Timeout};
-pub use session::{
-    ConnectionState, DEFAULT_TICK, Heartbeat, RetryPolicy, SessionInfo, StateChange, States,
-    heartbeat_interval, margin, survivable_outage,
-};
+pub use session::{ConnectionState, Heartbeat, RetryPolicy, SessionInfo, StateChange, States};
 pub use zk::zookeeper::Authentication;
 #[cfg(feature = "sasl")]
 pub use zk::zookeeper::SaslDigestMd5;

@@ -46,8 +46,6 @@ pub struct MetricsSnapshot {
     pub timeouts: u64,
     /// Locks released by their holder while they were held.
     pub releases: u64,
-    /// Locks lost, by the reason, in the order of [`LostReason::ALL`].
-    pub losses_by_reason: [u64; LostReason::ALL.len()],
     /// How often the connection was suspended.
     pub suspended: u64,
     /// Sessions lost.
@@ -60,19 +58,26 @@ pub struct MetricsSnapshot {
     pub cleanup_pending: u64,
     /// A gauge: creates of unknown outcome that were not found, and are looked for again because they may yet be applied.
     pub ghosts: u64,
+    /// Locks lost, by the reason, in the order of [`LostReason::ALL`].
+    losses: [u64; LostReason::ALL.len()],
 }
 
 impl MetricsSnapshot {
     /// Locks lost, for whatever reason.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.losses_by_reason.iter().sum()
+        self.losses.iter().sum()
     }
 
     /// Locks lost for this reason.
     #[must_use]
     pub fn losses_for(&self, reason: LostReason) -> u64 {
-        self.losses_by_reason[reason as usize]
+        self.losses[reason as usize]
+    }
+
+    /// Locks lost, for each reason, in the order of [`LostReason::ALL`].
+    pub fn losses_by_reason(&self) -> impl Iterator<Item = (LostReason, u64)> + use<> {
+        LostReason::ALL.iter().copied().zip(self.losses)
     }
 }
 
@@ -155,7 +160,7 @@ impl Metrics {
             grants: read(&self.grants),
             timeouts: read(&self.timeouts),
             releases: read(&self.releases),
-            losses_by_reason: self.losses.each_ref().map(read),
+            losses: self.losses.each_ref().map(read),
             suspended: read(&self.suspended),
             sessions_lost: read(&self.sessions_lost),
             roots_recreated: read(&self.roots_recreated),

@@ -45,9 +45,7 @@ struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pauses {
-    /// How many ticks were late by no more than each of [`PauseMeter::bounds`] and by more than the one before it;
-    /// the last is for those that were later still.
-    pub counts: [u64; BOUNDS.len() + 1],
+    counts: [u64; BOUNDS.len() + 1],
     /// The longest pause.
     pub longest: Duration,
     /// All pauses together.
@@ -89,6 +87,13 @@ impl PauseMeter {
 }
 
 impl Pauses {
+    /// How many ticks were late by no more than each of [`PauseMeter::bounds`] and by more than the one before it;
+    /// the last is for those that were later still.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
     fn note(&mut self, pause: Duration) {
         let bucket = BOUNDS.partition_point(|bound| *bound < pause);
         self.counts[bucket] += 1;

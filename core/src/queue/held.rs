@@ -377,8 +377,12 @@ impl fmt::Debug for HeldLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeldLock")
             .field("path", &self.path())
+            .field("node", &self.node())
             .field("token", &self.token().0)
+            .field("epoch", &self.epoch())
             .field("state", &self.state())
+            .field("remaining", &self.remaining())
+            .field("owner", &if self.core.is_forked() { None } else { self.owner() })
             .finish_non_exhaustive()
     }
 }

@@ -52,7 +52,7 @@ pub enum LostReason {
 
 impl LostReason {
     /// Every reason, in the order of their declaration.
-    pub const ALL: [LostReason; 9] = [
+    pub const ALL: &'static [Self] = &[
         Self::SessionExpired,
         Self::LeaseElapsed,
         Self::NodeDeleted,

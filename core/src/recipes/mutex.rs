@@ -280,6 +280,8 @@ impl fmt::Debug for Mutex {
         f.debug_struct("Mutex")
             .field("path", &self.path())
             .field("naming", &self.spec.naming)
+            .field("acquire_timeout", &self.acquire_timeout)
+            .field("max_hold", &self.spec.max_hold)
             .finish_non_exhaustive()
     }
 }

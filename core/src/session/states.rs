@@ -20,6 +20,10 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
+    /// Every state, in the order of their declaration.
+    pub const ALL: &'static [Self] =
+        &[Self::Connected, Self::Suspended, Self::Reconnected, Self::Lost, Self::ReadOnly];
+
     /// The name that every language uses, such as `SUSPENDED`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

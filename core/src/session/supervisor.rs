@@ -45,8 +45,8 @@ struct Current {
     lease: LeaseClock,
 }
 
-/// What ends a phase of the supervisor's life.
-enum Phase {
+/// What the supervisor does next: how connecting, or serving a connection, has ended.
+enum Step {
     Closing,
     SessionOver(SessionEnd),
     Attached(Attached),
@@ -71,38 +71,38 @@ impl Drop for Guard {
 
 impl Supervisor {
     async fn run(mut self) {
-        let mut phase = self.connect_phase().await;
+        let mut step = self.connect_step().await;
         loop {
-            phase = match phase {
-                Phase::Attached(attached) => match self.take(attached) {
+            step = match step {
+                Step::Attached(attached) => match self.take(attached) {
                     Some(link) => {
                         let began = self.hub.env.now();
-                        let ended = self.serve_phase(&link).await;
+                        let ended = self.serve_step(&link).await;
                         self.hub.publish_link(None);
                         self.dialer.lasted(self.hub.env.now().since(began));
                         match ended {
-                            Phase::Closing => return self.close(Some(link)).await,
-                            Phase::SessionOver(end) => self.session_over(end, Some(link)),
-                            Phase::Failed(error) => return self.fail(error),
-                            Phase::Disconnected => self.disconnected(&link),
+                            Step::Closing => return self.close(Some(link)).await,
+                            Step::SessionOver(end) => self.session_over(end, Some(link)),
+                            Step::Failed(error) => return self.fail(error),
+                            Step::Disconnected => self.disconnected(&link),
                             // A server that grants locks was found while we were with a read-only one.
-                            Phase::Attached(better) => {
+                            Step::Attached(better) => {
                                 self.disconnected(&link);
-                                phase = Phase::Attached(better);
+                                step = Step::Attached(better);
                                 continue;
                             }
                         }
-                        self.connect_phase().await
+                        self.connect_step().await
                     }
-                    None => self.connect_phase().await,
+                    None => self.connect_step().await,
                 },
-                Phase::Closing => return self.close(None).await,
-                Phase::SessionOver(end) => {
+                Step::Closing => return self.close(None).await,
+                Step::SessionOver(end) => {
                     self.session_over(end, None);
-                    self.connect_phase().await
+                    self.connect_step().await
                 }
-                Phase::Failed(error) => return self.fail(error),
-                Phase::Disconnected => self.connect_phase().await,
+                Step::Failed(error) => return self.fail(error),
+                Step::Disconnected => self.connect_step().await,
             }
         }
     }
@@ -117,7 +117,7 @@ impl Supervisor {
     }
 
     /// Connects, unless the session is over before that.
-    async fn connect_phase(&mut self) -> Phase {
+    async fn connect_step(&mut self) -> Step {
         let hub = self.hub.clone();
         let session = self.current.as_ref().map(|current| current.session.clone());
         let live = self.current.as_ref().map(|current| Live {
@@ -132,12 +132,12 @@ impl Supervisor {
         };
         tokio::select! {
             biased;
-            () = hub.closing() => Phase::Closing,
-            end = lease_over => Phase::SessionOver(end),
+            () = hub.closing() => Step::Closing,
+            end = lease_over => Step::SessionOver(end),
             attached = self.dialer.attach(live.as_ref()) => match attached {
-                Ok(attached) => Phase::Attached(attached),
-                Err(Stopped::SessionExpired) => Phase::SessionOver(SessionEnd::Expired),
-                Err(Stopped::Failed(error)) => Phase::Failed(error),
+                Ok(attached) => Step::Attached(attached),
+                Err(Stopped::SessionExpired) => Step::SessionOver(SessionEnd::Expired),
+                Err(Stopped::Failed(error)) => Step::Failed(error),
             },
         }
     }
@@ -200,30 +200,30 @@ impl Supervisor {
     }
 
     /// Keeps the lease going until the connection ends.
-    async fn serve_phase(&mut self, link: &Link) -> Phase {
+    async fn serve_step(&mut self, link: &Link) -> Step {
         let hub = self.hub.clone();
-        let Some(current) = &mut self.current else { return Phase::Disconnected };
+        let Some(current) = &mut self.current else { return Step::Disconnected };
         tokio::select! {
             biased;
-            () = hub.closing() => Phase::Closing,
-            end = lease_over(&hub, &link.session) => Phase::SessionOver(end),
+            () = hub.closing() => Step::Closing,
+            end = lease_over(&hub, &link.session) => Step::SessionOver(end),
             reason = link.connection.ended() => match reason {
-                EndReason::SessionExpired => Phase::SessionOver(SessionEnd::Expired),
+                EndReason::SessionExpired => Step::SessionOver(SessionEnd::Expired),
                 EndReason::AuthFailed => {
                     // The next server may think otherwise.
                     lost(&hub, "the server refuses the credentials that it took before");
-                    Phase::Disconnected
+                    Step::Disconnected
                 }
                 EndReason::Disconnected(why) => {
                     lost(&hub, &why);
-                    Phase::Disconnected
+                    Step::Disconnected
                 }
-                EndReason::Closed => Phase::Disconnected,
+                EndReason::Closed => Step::Disconnected,
             },
-            better = self.dialer.seek_writable(), if link.connection.is_read_only() => Phase::Attached(better),
+            better = self.dialer.seek_writable(), if link.connection.is_read_only() => Step::Attached(better),
             why = beat(&hub, link, &mut current.lease) => {
                 lost(&hub, why);
-                Phase::Disconnected
+                Step::Disconnected
             }
         }
     }
