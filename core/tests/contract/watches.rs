@@ -2,7 +2,7 @@
 
 use forelock::zk::{Acl, CreateMode, Operation, WatchEvent, ZkError};
 
-use crate::world::{Place, World, connect, error, fired};
+use crate::world::{Place, World, connect, error, fired, fired_already};
 
 pub async fn a_data_watch_fires_once(world: &dyn World) {
     let place = Place::new(world).await;
@@ -17,7 +17,7 @@ pub async fn a_data_watch_fires_once(world: &dyn World) {
     assert_eq!(watch.try_fired(), None);
 
     zk.set_data(&place.at("a"), b"new", None).await.unwrap();
-    assert_eq!(watch.try_fired(), Some(WatchEvent::DataChanged));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::DataChanged);
     zk.set_data(&place.at("a"), b"newer", None).await.unwrap();
     zk.delete(&place.at("a/child"), None).await.unwrap();
     zk.delete(&place.at("a"), None).await.unwrap();
@@ -31,7 +31,7 @@ pub async fn a_data_watch_on_nothing_leaves_none(world: &dyn World) {
     // Had a watch been left behind, it would fire now, and take this one with it.
     let (_, mut watch) = zk.watch_exists(&place.at("a")).await.unwrap();
     place.make("a", CreateMode::Persistent).await;
-    assert_eq!(watch.try_fired(), Some(WatchEvent::Created));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::Created);
 }
 
 pub async fn an_exists_watch_sees_creation_change_and_deletion(world: &dyn World) {
@@ -41,16 +41,16 @@ pub async fn an_exists_watch_sees_creation_change_and_deletion(world: &dyn World
     let (stat, mut watch) = zk.watch_exists(&path).await.unwrap();
     assert_eq!(stat, None);
     place.make("a", CreateMode::Persistent).await;
-    assert_eq!(watch.try_fired(), Some(WatchEvent::Created));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::Created);
 
     let (stat, mut watch) = zk.watch_exists(&path).await.unwrap();
     assert!(stat.is_some());
     zk.set_data(&path, b"x", None).await.unwrap();
-    assert_eq!(watch.try_fired(), Some(WatchEvent::DataChanged));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::DataChanged);
 
     let (_, mut watch) = zk.watch_exists(&path).await.unwrap();
     zk.delete(&path, None).await.unwrap();
-    assert_eq!(watch.try_fired(), Some(WatchEvent::Deleted));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::Deleted);
 }
 
 pub async fn a_child_watch_sees_children_come_and_go(world: &dyn World) {
@@ -62,7 +62,7 @@ pub async fn a_child_watch_sees_children_come_and_go(world: &dyn World) {
     zk.set_data(&place.root, b"x", None).await.unwrap();
     assert_eq!(watch.try_fired(), None);
     place.make("a", CreateMode::Persistent).await;
-    assert_eq!(watch.try_fired(), Some(WatchEvent::ChildrenChanged));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::ChildrenChanged);
 
     let (names, _, mut watch) = zk.watch_children(&place.root).await.unwrap();
     assert_eq!(names, ["a"]);
@@ -72,7 +72,7 @@ pub async fn a_child_watch_sees_children_come_and_go(world: &dyn World) {
     assert_eq!(watch.try_fired(), None);
     zk.delete(&place.at("a/b"), None).await.unwrap();
     zk.delete(&place.at("a"), None).await.unwrap();
-    assert_eq!(watch.try_fired(), Some(WatchEvent::ChildrenChanged));
+    assert_eq!(fired_already(&mut watch).await, WatchEvent::ChildrenChanged);
 }
 
 pub async fn deletion_fires_every_kind_of_watch(world: &dyn World) {
@@ -85,10 +85,10 @@ pub async fn deletion_fires_every_kind_of_watch(world: &dyn World) {
     let (_, _, mut children) = zk.watch_children(&path).await.unwrap();
     let (_, _, mut parent) = zk.watch_children(&place.root).await.unwrap();
     zk.delete(&path, None).await.unwrap();
-    assert_eq!(data.try_fired(), Some(WatchEvent::Deleted));
-    assert_eq!(exists.try_fired(), Some(WatchEvent::Deleted));
-    assert_eq!(children.try_fired(), Some(WatchEvent::Deleted));
-    assert_eq!(parent.try_fired(), Some(WatchEvent::ChildrenChanged));
+    assert_eq!(fired_already(&mut data).await, WatchEvent::Deleted);
+    assert_eq!(fired_already(&mut exists).await, WatchEvent::Deleted);
+    assert_eq!(fired_already(&mut children).await, WatchEvent::Deleted);
+    assert_eq!(fired_already(&mut parent).await, WatchEvent::ChildrenChanged);
 }
 
 pub async fn a_watch_fires_before_a_reply_that_shows_the_change(world: &dyn World) {
@@ -101,7 +101,7 @@ pub async fn a_watch_fires_before_a_reply_that_shows_the_change(world: &dyn Worl
         // Reads that race with the change: whichever is the first to see it comes after the event.
         let look = async {
             while watching.exists(&path).await.unwrap().is_none() {}
-            assert_eq!(watch.try_fired(), Some(WatchEvent::Created), "round {round}");
+            assert_eq!(fired_already(&mut watch).await, WatchEvent::Created, "round {round}");
         };
         let (made, ()) = tokio::join!(make, look);
         made.unwrap();
@@ -119,9 +119,9 @@ pub async fn watches_on_one_path_are_independent(world: &dyn World) {
     drop(dropped);
     zk.sync(&path).await.unwrap();
     zk.set_data(&path, b"x", None).await.unwrap();
-    assert_eq!(kept.try_fired(), Some(WatchEvent::DataChanged));
+    assert_eq!(fired_already(&mut kept).await, WatchEvent::DataChanged);
     place.make("a/b", CreateMode::Persistent).await;
-    assert_eq!(children.try_fired(), Some(WatchEvent::ChildrenChanged));
+    assert_eq!(fired_already(&mut children).await, WatchEvent::ChildrenChanged);
 }
 
 pub async fn a_dropped_watch_makes_room_for_another(world: &dyn World) {
@@ -136,7 +136,7 @@ pub async fn a_dropped_watch_makes_room_for_another(world: &dyn World) {
         drop(dropped_request);
         let (_, mut watch) = zk.watch_exists(&path).await.unwrap();
         place.make("a", CreateMode::Persistent).await;
-        assert_eq!(watch.try_fired(), Some(WatchEvent::Created), "round {round}");
+        assert_eq!(fired_already(&mut watch).await, WatchEvent::Created, "round {round}");
         zk.delete(&path, None).await.unwrap();
     }
 }
@@ -153,8 +153,8 @@ pub async fn a_multi_fires_watches(world: &dyn World) {
         Operation::Create { path: place.at("b"), data: Vec::new(), mode: CreateMode::Persistent, acl },
     ];
     zk.multi(operations).await.unwrap();
-    assert_eq!(data.try_fired(), Some(WatchEvent::Deleted));
-    assert_eq!(exists.try_fired(), Some(WatchEvent::Created));
+    assert_eq!(fired_already(&mut data).await, WatchEvent::Deleted);
+    assert_eq!(fired_already(&mut exists).await, WatchEvent::Created);
 }
 
 pub async fn a_session_end_fires_watches_of_others(world: &dyn World) {
@@ -176,10 +176,10 @@ pub async fn the_end_of_the_connection_fires_watches(world: &dyn World) {
     let (_, _, mut unseen) = zk.watch_data(&place.at("a")).await.unwrap();
     let (_, _, mut waiting) = zk.watch_children(&place.at("a")).await.unwrap();
     zk.set_data(&place.at("a"), b"x", None).await.unwrap();
-    assert_eq!(seen.try_fired(), Some(WatchEvent::DataChanged));
+    assert_eq!(fired_already(&mut seen).await, WatchEvent::DataChanged);
     zk.abort();
     // What had come in before the end is still worth knowing.
-    assert_eq!(unseen.try_fired(), Some(WatchEvent::DataChanged));
+    assert_eq!(fired_already(&mut unseen).await, WatchEvent::DataChanged);
     assert_eq!(fired(&mut waiting).await, WatchEvent::ConnectionEnded);
     assert_eq!(seen.try_fired(), None);
     assert_eq!(waiting.try_fired(), None);

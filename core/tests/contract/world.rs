@@ -91,6 +91,15 @@ pub async fn fired(watch: &mut Watch) -> WatchEvent {
     tokio::time::timeout(PATIENCE, watch.fired()).await.expect("the watch fires")
 }
 
+/// What a watch has seen already. One that has fired too late says with what, or that it never did.
+pub async fn fired_already(watch: &mut Watch) -> WatchEvent {
+    if let Some(event) = watch.try_fired() {
+        return event;
+    }
+    let late = tokio::time::timeout(PATIENCE, watch.fired()).await;
+    panic!("the watch has not fired before the reply; after it: {late:?}");
+}
+
 /// Waits until `path` is gone, as seen by `connection`.
 pub async fn gone(connection: &Arc<dyn Connection>, path: &str) {
     while let (Some(_), mut watch) = connection.watch_exists(path).await.expect("exists is answered") {
