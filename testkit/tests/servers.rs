@@ -1,6 +1,6 @@
 //! A server can be started, looked into, frozen, killed, restarted and emptied, in every version.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forelock_testkit::servers::Mode;
 use forelock_testkit::{CreateMode, Observer, Version, ZooKeeper};
@@ -39,7 +39,11 @@ fn sessions_and_ephemerals_survive_a_kill_and_not_a_wipe() {
         assert_eq!(server.client_addr(), addr);
         assert_eq!(observer.get(&path).expect("the node").0, b"x");
         assert_eq!(observer.session(), before.1, "the session is the same one");
-        assert!(server.sessions().expect("sessions").contains(&before.1));
+        // A server that moves a session from one expiry to the next may leave it out of what it dumps meanwhile.
+        let listed = Instant::now();
+        while !server.sessions().expect("sessions").contains(&before.1) {
+            assert!(listed.elapsed() < SOON, "the session is not listed");
+        }
         assert!(server.ephemerals().expect("ephemerals")[&before.1].contains(&path));
 
         server.wipe().expect("a wipe");
