@@ -529,4 +529,22 @@ mod tests {
         });
         assert_eq!(lines.iter().filter(|line| line.contains("went backwards")).count(), 1, "{lines:#?}");
     }
+
+    #[cfg(feature = "stream")]
+    #[test]
+    fn states_and_events_are_streams() {
+        use futures_util::StreamExt;
+        simulated(async |_, client| {
+            let (states, mut events) = (client.states(), client.events());
+            client.connect().await.expect("connected");
+            client.core.note_root("/a", 1);
+            client.core.note_root("/a", 2);
+            let told = Event::RootRecreated { path: "/a".to_owned(), before: 1, now: 2 };
+            assert_eq!(StreamExt::next(&mut events).await, Some(told));
+            client.close().await.expect("closed");
+            let names: Vec<_> = states.map(|change| change.state.as_str()).collect().await;
+            assert_eq!(names.first(), Some(&"CONNECTED"));
+            assert_eq!(StreamExt::next(&mut events).await, None);
+        });
+    }
 }

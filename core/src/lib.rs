@@ -21,9 +21,12 @@
 //! filter such as `info,zookeeper_client=error` (the syntax is that of `tracing_subscriber::EnvFilter`) leaves that
 //! out.
 
+#![warn(missing_docs)]
+
 mod client;
 mod connect;
 mod engine;
+#[doc(hidden)]
 pub mod env;
 mod error;
 mod exit;
@@ -42,6 +45,9 @@ pub mod simulation;
 mod tables;
 mod watched;
 mod words;
+#[doc(hidden)]
+// It speaks of the simulated adapter, which is not in every build.
+#[allow(rustdoc::broken_intra_doc_links)]
 pub mod zk;
 
 /// What a lease comes to: for those who choose a session timeout.
@@ -66,4 +72,4 @@ pub use zk::zookeeper::Authentication;
 pub use zk::zookeeper::SaslDigestMd5;
 #[cfg(feature = "tls")]
 pub use zk::zookeeper::TlsConfig;
-pub use zk::{Acl, AclEntry, SessionId};
+pub use zk::{Acl, AclEntry, Endpoint, SessionId};

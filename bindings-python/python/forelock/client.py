@@ -264,7 +264,8 @@ class Client(BaseClient):
         return epoch
 
     def states(self) -> States:
-        """The changes of the connection's state from now on, to iterate over. Ends when the client is closed."""
+        """The changes of the connection's state from now on, to iterate over. Ends when the client is closed, and
+        after 100,000 that were left unread."""
         return States(self._native.states())
 
     def __enter__(self) -> Client:

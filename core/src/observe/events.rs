@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::listeners::Stream;
+use super::listeners::Unread;
 
 /// Something that people who run the service should know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,18 +38,24 @@ pub enum Event {
 
 /// The events of a client from the moment of listening on, every one, in order. The stream ends when the client is
 /// closed.
-pub struct Events(Stream<Event>);
+///
+/// A listener that is slow holds nobody up: what it has not read yet is kept for it, with about a hundred bytes and the
+/// texts for each event. One that has left 100,000 unread is told no more: its stream ends after those, and
+/// [`has_overrun`](Self::has_overrun) says so. What is seen never has a gap.
+///
+/// With the feature `stream` it is a `futures_core::Stream`.
+pub struct Events(Unread<Event>);
 
-impl From<Stream<Event>> for Events {
-    fn from(stream: Stream<Event>) -> Self {
-        Self(stream)
+impl From<Unread<Event>> for Events {
+    fn from(unread: Unread<Event>) -> Self {
+        Self(unread)
     }
 }
 
 impl Events {
     /// A stream that has ended.
     pub(crate) fn ended() -> Self {
-        Self(Stream::ended())
+        Self(Unread::ended())
     }
 
     /// The next event, or none once the client is closed. Cancel safe.
@@ -61,10 +67,28 @@ impl Events {
     pub fn try_next(&mut self) -> Option<Event> {
         self.0.try_next()
     }
+
+    /// Whether the stream ends early because too much of it was left unread.
+    #[must_use]
+    pub fn has_overrun(&self) -> bool {
+        self.0.has_overrun()
+    }
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Events {
+    type Item = Event;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.0.poll_next(cx)
+    }
 }
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
+        f.debug_struct("Events").field("unread", &self.0.len()).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use events::{Event, Events};
-pub(crate) use listeners::{Listeners, Stream};
+pub(crate) use listeners::{Listeners, Unread};
 pub(crate) use log_limit::LogLimit;
 pub use pauses::{PauseMeter, Pauses};
 pub(crate) use transactions::{Roots, Tokens};

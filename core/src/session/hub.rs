@@ -10,7 +10,7 @@ use super::{ConnectionState, Session, StateChange};
 use crate::connect::ConnectString;
 use crate::env::{Env, Moment};
 use crate::error::{Error, ErrorCode, Result};
-use crate::observe::{Event, Listeners, Metrics, Stream};
+use crate::observe::{Event, Listeners, Metrics, Unread};
 use crate::options::Options;
 use crate::watched::Watched;
 use crate::zk::{Connection, SessionId};
@@ -301,14 +301,17 @@ pub(super) fn by_server(server: &str, why: &str) -> String {
 
 /// The changes of the connection's state, from the moment of listening on; every one, in order.
 ///
-/// A listener that is slow holds nobody up: what it has not read yet is kept for it. The stream ends when the
-/// client is closed.
-pub struct States(Stream<StateChange>);
+/// The stream ends when the client is closed. A listener that is slow holds nobody up: what it has not read yet is kept
+/// for it, with about 32 bytes for each change. One that has left 100,000 unread is told no more: its stream ends after
+/// those, and [`has_overrun`](Self::has_overrun) says so. What is seen never has a gap.
+///
+/// With the feature `stream` it is a `futures_core::Stream`.
+pub struct States(Unread<StateChange>);
 
 impl States {
     /// A stream that has ended.
     pub(crate) fn ended() -> Self {
-        Self(Stream::ended())
+        Self(Unread::ended())
     }
 
     /// The next change, or none once the client is closed. Cancel safe.
@@ -319,6 +322,12 @@ impl States {
     /// The next change that has happened already, without waiting.
     pub fn try_next(&mut self) -> Option<StateChange> {
         self.0.try_next()
+    }
+
+    /// Whether the stream ends early because too much of it was left unread.
+    #[must_use]
+    pub fn has_overrun(&self) -> bool {
+        self.0.has_overrun()
     }
 
     /// Waits for the next change to `state`, passing over others. Cancel safe, but what was passed over is gone.
@@ -332,8 +341,20 @@ impl States {
     }
 }
 
+#[cfg(feature = "stream")]
+impl futures_core::Stream for States {
+    type Item = StateChange;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.0.poll_next(cx)
+    }
+}
+
 impl fmt::Debug for States {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("States").finish_non_exhaustive()
+        f.debug_struct("States").field("unread", &self.0.len()).finish_non_exhaustive()
     }
 }
