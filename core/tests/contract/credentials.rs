@@ -1,7 +1,6 @@
 //! Identities: digest and SASL users, and certificates in both directions. With real servers only.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use forelock::zk::{
     ZkError,
 };
 use forelock::{Client, ErrorCode, Options};
+use forelock_testkit::proxy::ReservedPort;
 use forelock_testkit::{Version, ZooKeeper, off_thread};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
@@ -181,6 +181,8 @@ async fn a_server_that_refuses_leaves_the_others() {
 struct Secure {
     server: ZooKeeper,
     port: u16,
+    /// Or somebody's outgoing connection might take it before the server does.
+    _reserved: ReservedPort,
     ca_pem: String,
     /// A client's certificate and key.
     identity: (String, String),
@@ -212,9 +214,8 @@ impl Secure {
         let trust_store = folder.join("ca.pem");
         fs::write(&trust_store, ca.pem()).expect("written");
 
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let port = listener.local_addr().expect("it listens").port();
-        drop(listener);
+        let reserved = ReservedPort::new(false).expect("a free port");
+        let port = reserved.port();
         let server = ZooKeeper::builder()
             .config("secureClientPort", &port.to_string())
             .config("secureClientPortAddress", "127.0.0.1")
@@ -226,6 +227,7 @@ impl Secure {
         Self {
             server,
             port,
+            _reserved: reserved,
             ca_pem: ca.pem(),
             identity: (client_certificate.pem(), client_key.serialize_pem()),
             foreign_pem: authority().pem(),

@@ -18,14 +18,17 @@ use crate::wait::lock;
 /// A bound socket that does not listen keeps the port from being handed out, connecting to it is refused, and
 /// another socket with SO_REUSEADDR may listen there, in this process or in another.
 #[derive(Debug)]
-pub(crate) struct ReservedPort {
+pub struct ReservedPort {
     sockets: Vec<Socket>,
     port: u16,
 }
 
 impl ReservedPort {
     /// Reserves a free port on 127.0.0.1, and on ::1 too if asked.
-    pub(crate) fn new(ipv6: bool) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn new(ipv6: bool) -> io::Result<Self> {
         // The port that is free for IPv4 may be taken for IPv6; a few tries will do. Five digits always, so that
         // addresses in the servers' own messages can be exchanged for one another.
         let mut tries = 0;
@@ -47,7 +50,9 @@ impl ReservedPort {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 

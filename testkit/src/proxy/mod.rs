@@ -36,6 +36,7 @@ use rules::Rules;
 pub use entry::{Direction, Entry, Fate, What};
 pub use handle::ProxyHandle;
 pub use journal::{Journal, Mark, Records, boot_time_ns};
+pub use listener::ReservedPort;
 pub use rules::{Ops, Rule, RuleHandle, Then};
 
 /// How a connection is cut. Both sides see it.
