@@ -19,6 +19,7 @@ mod python {
     import_exception!(forelock.errors, NotAcquired);
     import_exception!(forelock.errors, NotOwner);
     import_exception!(forelock.errors, NotPermitted);
+    import_exception!(forelock.errors, OutOfResources);
 }
 
 /// The exception for an error of the engine: the one place that knows which code is which class.
@@ -41,6 +42,7 @@ pub(crate) fn python_error(error: Error) -> PyErr {
         ErrorCode::Conflict => python::Conflict::new_err(arguments),
         ErrorCode::Closed => python::ClientClosed::new_err(arguments),
         ErrorCode::Forked => python::Forked::new_err(arguments),
+        ErrorCode::OutOfResources => python::OutOfResources::new_err(arguments),
         // A code that is new in the engine lands here too, and fails the test that looks at each of them.
         ErrorCode::Internal | _ => python::ForelockError::new_err(arguments),
     }

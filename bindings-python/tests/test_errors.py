@@ -10,6 +10,7 @@ from collections.abc import Callable
 import forelock
 import pytest
 from forelock import _native, errors
+from support.script import run
 from support.testkit import Proxy, Server
 
 MakeClient = Callable[..., forelock.Client]
@@ -36,6 +37,7 @@ def test_every_code_of_the_engine_has_a_class_of_its_own() -> None:
         (forelock.AcquireTimeout, TimeoutError),
         (forelock.ConnectionLost, ConnectionError),
         (forelock.NotPermitted, PermissionError),
+        (forelock.OutOfResources, OSError),
         (forelock.InvalidArgument, ValueError),
     ],
 )
@@ -56,6 +58,31 @@ def test_exceptions_survive_being_sent_to_another_process(
         assert (same.path, same.holder, same.waited) == ("/path", "holder", 1.5)
         if isinstance(same, forelock.LockLost):
             assert same.reason is forelock.LostReason.MAX_HOLD
+
+
+def test_a_process_without_file_descriptors_is_told_so_and_recovers(server: Server, path: str) -> None:
+    source = """
+import resource, sys, forelock
+client = forelock.Client(sys.argv[1])
+mutex = client.mutex(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+files = []
+try:
+    while True:
+        files.append(open("/dev/null"))
+except OSError:
+    pass
+try:
+    mutex.acquire(timeout=60)
+except forelock.OutOfResources as error:
+    assert isinstance(error, OSError)
+    print(error)
+for file in files:
+    file.close()
+mutex.acquire(timeout=60).release()
+client.close()
+"""
+    assert "no file descriptor is left" in run(source, server.connect, path)
 
 
 def test_no_servers_is_a_lost_connection_that_names_them(make_client: MakeClient, proxy: Proxy) -> None:

@@ -125,6 +125,7 @@ def in_threads() -> None:
         forelock.NotAcquired,
         forelock.NotOwner,
         forelock.NotPermitted,
+        forelock.OutOfResources,
     ) as error:
         base: forelock.ForelockError = error
         print(base)

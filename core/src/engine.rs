@@ -7,7 +7,9 @@ use tokio::runtime::Handle;
 
 use crate::env::{BoxFuture, Chance, Clock, Env, Moment, Spawner};
 use crate::error::{Error, ErrorCode, Result};
+use crate::limits;
 use crate::options::Options;
+use crate::words;
 use crate::zk::zookeeper::ZooKeeperConnector;
 
 /// The world of a client with these options.
@@ -127,10 +129,13 @@ impl Spawner for EngineThread {
 
 /// Starts the thread. It lives as long as the process.
 fn start() -> Result<Handle> {
+    // Nothing else can go wrong here than that the system has none left to give.
     let failed = |error: std::io::Error| {
-        let message = format!("the engine's thread could not be started: {error}");
-        Error::new(ErrorCode::Internal, message).because(error)
+        let why = format!("the engine's thread could not be started: {}", words::system_error(&error));
+        Error::new(ErrorCode::OutOfResources, why).because(error)
     };
+    // With its signals built in, tokio takes six, and panics over some of them.
+    limits::descriptors_are_left(8).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()

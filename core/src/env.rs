@@ -70,7 +70,7 @@ pub trait Spawner: Send + Sync + 'static {
     /// Makes sure that tasks can be run.
     ///
     /// # Errors
-    /// `FORKED` in a child of the process whose thread it is; `INTERNAL` if there can be no thread.
+    /// `FORKED` in a child of the process whose thread it is; `OUT_OF_RESOURCES` if there can be no thread.
     fn ready(&self) -> crate::error::Result<()> {
         Ok(())
     }

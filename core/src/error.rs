@@ -37,6 +37,8 @@ pub enum ErrorCode {
     /// The process was forked after the client had started. Make a client in the child before its first use
     /// in the parent, or start the child afresh instead of by fork.
     Forked,
+    /// The process or the machine has no file descriptor or thread left. Allow it more, or find out what uses them up.
+    OutOfResources,
     /// Something that should not happen did. Please report it, with the message.
     Internal,
 }
@@ -55,6 +57,7 @@ impl ErrorCode {
         Self::Conflict,
         Self::Closed,
         Self::Forked,
+        Self::OutOfResources,
         Self::Internal,
     ];
 
@@ -73,6 +76,7 @@ impl ErrorCode {
             Self::Conflict => "CONFLICT",
             Self::Closed => "CLOSED",
             Self::Forked => "FORKED",
+            Self::OutOfResources => "OUT_OF_RESOURCES",
             Self::Internal => "INTERNAL",
         }
     }
@@ -99,6 +103,9 @@ impl ErrorCode {
             Self::Closed => "make a new client",
             Self::Forked => {
                 "make the client in the child and use none in the parent before the fork, or start the child afresh (spawn)"
+            }
+            Self::OutOfResources => {
+                "allow the process more open files or threads (ulimit), or find out what uses them up"
             }
             Self::Internal => "please report this message",
         }

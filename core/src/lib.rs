@@ -30,6 +30,7 @@ mod engine;
 pub mod env;
 mod error;
 mod exit;
+mod limits;
 #[cfg(test)]
 mod logged;
 mod observe;

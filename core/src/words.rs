@@ -1,6 +1,32 @@
-//! Durations in messages, as people write them.
+//! Durations and system errors in messages, as people write them.
 
+use std::io;
 use std::time::Duration;
+
+/// Whether a system error means that there is no file descriptor left.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    #[cfg(not(unix))]
+    {
+        // WSAEMFILE
+        error.raw_os_error() == Some(10024)
+    }
+}
+
+/// A system error as people know it.
+pub(crate) fn system_error(error: &io::Error) -> String {
+    match error.kind() {
+        _ if is_out_of_descriptors(error) => {
+            format!("no file descriptor is left ({error}); sockets are files, too")
+        }
+        io::ErrorKind::ConnectionRefused => "connection refused: nothing listens on that port".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            format!("there is no route to the server ({error})")
+        }
+        _ => error.to_string(),
+    }
+}
 
 /// A duration in words, such as `30 s`, `0.92 s` or `5 ms`: three digits at most, and none that say nothing.
 pub(crate) fn duration(duration: Duration) -> String {

@@ -29,6 +29,7 @@ from .errors import (
     NotAcquired,
     NotOwner,
     NotPermitted,
+    OutOfResources,
 )
 from .held import HeldLock, Subscription
 from .mutex import Mutex
@@ -59,6 +60,7 @@ __all__ = [
     "NotAcquired",
     "NotOwner",
     "NotPermitted",
+    "OutOfResources",
     "RetryPolicy",
     "SaslDigestMd5",
     "SessionInfo",

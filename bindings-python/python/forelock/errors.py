@@ -19,6 +19,7 @@ __all__ = [
     "NotAcquired",
     "NotOwner",
     "NotPermitted",
+    "OutOfResources",
 ]
 
 
@@ -137,3 +138,9 @@ class Forked(ForelockError):
     """
 
     code = "FORKED"
+
+
+class OutOfResources(ForelockError, OSError):
+    """The process or the machine has no file descriptor or thread left. Allow more, or find what uses them up."""
+
+    code = "OUT_OF_RESOURCES"

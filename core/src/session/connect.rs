@@ -95,20 +95,19 @@ impl Dialer {
                 }
                 failures.push((endpoint, error));
             }
-            if rounds == 0 {
+            // While a session lives, its locks are worth every further try.
+            let verdict = if live.is_some() { Verdict::TryOn } else { verdict(&failures) };
+            if rounds == 0 && matches!(verdict, Verdict::TryOn) {
                 tracing::warn!(
                     "{}; trying again, with no more than {} between two rounds",
                     hub.why_disconnected(),
                     words::duration(longest_delay(live))
                 );
             }
-            // While a session lives, its locks are worth every further try.
-            if live.is_none() {
-                match verdict(&failures) {
-                    Verdict::TryOn => {}
-                    Verdict::Refused(error) => hub.refuse(error),
-                    Verdict::Hopeless(error) => return Err(Stopped::Failed(error)),
-                }
+            match verdict {
+                Verdict::TryOn => {}
+                Verdict::InVain(error) => hub.turn_away(error),
+                Verdict::Hopeless(error) => return Err(Stopped::Failed(error)),
             }
             self.pause(live, rounds).await;
         }
@@ -163,8 +162,8 @@ fn longest_delay(live: Option<&Live>) -> Duration {
 #[derive(Debug)]
 enum Verdict {
     TryOn,
-    /// Every server refuses us: what waits now waits in vain, though the servers may be mended.
-    Refused(Error),
+    /// Every server refuses us, or we can't even try: what waits now waits in vain, though the cause may be mended.
+    InVain(Error),
     /// Our own options can't be right for any server.
     Hopeless(Error),
 }
@@ -175,10 +174,13 @@ fn verdict(failures: &[(Endpoint, ConnectError)]) -> Verdict {
         Error::new(code, each.join("; "))
     };
     let all = |fits: fn(&ConnectError) -> bool| failures.iter().all(|(_, error)| fits(error));
-    if all(|error| matches!(error, ConnectError::BadOptions(_))) {
+    let short = failures.iter().find(|(_, error)| matches!(error, ConnectError::OutOfResources(_)));
+    if let Some((_, error)) = short {
+        Verdict::InVain(Error::new(ErrorCode::OutOfResources, error.to_string()))
+    } else if all(|error| matches!(error, ConnectError::BadOptions(_))) {
         Verdict::Hopeless(told(ErrorCode::InvalidArgument))
     } else if all(|error| matches!(error, ConnectError::AuthFailed(_) | ConnectError::BadOptions(_))) {
-        Verdict::Refused(told(ErrorCode::NotPermitted))
+        Verdict::InVain(told(ErrorCode::NotPermitted))
     } else {
         Verdict::TryOn
     }
@@ -372,20 +374,23 @@ mod tests {
         let refused = ConnectError::AuthFailed("no".to_owned());
         let bad = ConnectError::BadOptions("bad".to_owned());
         let down = ConnectError::Unreachable("down".to_owned());
+        let short = ConnectError::OutOfResources("none left".to_owned());
         for (round, verdict_of) in [
-            (vec![&refused, &refused], "refused"),
-            (vec![&refused, &bad], "refused"),
+            (vec![&refused, &refused], "NOT_PERMITTED"),
+            (vec![&refused, &bad], "NOT_PERMITTED"),
             (vec![&bad, &bad], "hopeless"),
             (vec![&refused, &down], "on"),
             (vec![&bad, &down], "on"),
             (vec![&down], "on"),
+            (vec![&down, &short], "OUT_OF_RESOURCES"),
         ] {
             let failures: Vec<_> = (1..).map(server).zip(round.into_iter().cloned()).collect();
             let said = match verdict(&failures) {
                 Verdict::TryOn => "on",
-                Verdict::Refused(error) => {
-                    assert!(error.message().contains("zk1:2181: no"), "{error}");
-                    "refused"
+                Verdict::InVain(error) => {
+                    let expected = ["zk1:2181: no", "none left"];
+                    assert!(expected.iter().any(|part| error.message().contains(part)), "{error}");
+                    error.code().as_str()
                 }
                 Verdict::Hopeless(_) => "hopeless",
             };

@@ -73,8 +73,9 @@ pub(crate) struct Hub {
     closed: Watched<bool>,
     /// Why connecting has been given up for good.
     failed: Watched<Option<Error>>,
-    /// How often every server in turn has refused us while there was no session, and what they said.
-    refused: Watched<(u64, Option<Error>)>,
+    /// How often connecting was in vain for now while there was no session, and why: every server in turn refused
+    /// us, or there was nothing left to connect with.
+    turned_away: Watched<(u64, Option<Error>)>,
     info: Watched<Option<SessionInfo>>,
     /// Why the last try to connect to each server failed.
     troubles: Mutex<VecDeque<(String, String)>>,
@@ -105,7 +106,7 @@ impl Hub {
             closing: Watched::new(false),
             closed: Watched::new(false),
             failed: Watched::new(None),
-            refused: Watched::new((0, None)),
+            turned_away: Watched::new((0, None)),
             info: Watched::new(None),
             troubles: Mutex::default(),
             states: Mutex::default(),
@@ -144,18 +145,20 @@ impl Hub {
         self.failed.set(Some(error));
     }
 
-    /// Every server refuses us: fails what waits for a connection now. What comes later waits for the next round.
-    pub(super) fn refuse(&self, error: Error) {
-        let why = error.message().to_owned();
+    /// Fails what waits for a connection now. What comes later waits for the next round of attempts.
+    pub(super) fn turn_away(&self, error: Error) {
+        let (code, why) = (error.code(), error.message().to_owned());
         let mut news = false;
-        self.refused.update(|(rounds, last)| {
+        self.turned_away.update(|(rounds, last)| {
             *rounds += 1;
-            news = last.replace(error).is_none();
+            news = last.replace(error).is_none_or(|before| before.code() != code);
             true
         });
         if news {
-            tracing::error!(why, "every server refuses the credentials; trying on");
-            self.events.tell(Event::CredentialsRefused { why });
+            tracing::error!(%code, "connecting is in vain for now: {why}; trying on");
+            if code == ErrorCode::NotPermitted {
+                self.events.tell(Event::CredentialsRefused { why });
+            }
         }
     }
 
@@ -178,7 +181,7 @@ impl Hub {
     }
 
     pub(super) fn forget_troubles(&self) {
-        self.refused.update(|(_, last)| {
+        self.turned_away.update(|(_, last)| {
             *last = None;
             false
         });
@@ -195,18 +198,18 @@ impl Hub {
     /// Waits for a connection that fits. Cancel safe.
     ///
     /// # Errors
-    /// When the client is closing, when every server refuses our credentials, and when our own settings can't be
-    /// right.
+    /// When the client is closing, when every server refuses our credentials or there is nothing left to connect
+    /// with, and when our own settings can't be right.
     pub(crate) async fn wait_link(&self, fits: impl Fn(&Link) -> bool) -> Result<Link> {
         let fits = &fits;
         let found = |link: &Option<Link>| link.as_ref().is_some_and(fits);
-        let (so_far, _) = self.refused.get();
+        let (so_far, _) = self.turned_away.get();
         tokio::select! {
             biased;
             () = self.closing() => Err(Error::closed()),
             error = self.failed.wait_until(Option::is_some) => Err(error.unwrap_or_else(Error::closed)),
             link = self.link.wait_until(found) => link.ok_or_else(Error::closed),
-            (_, error) = self.refused.wait_until(|(rounds, _)| *rounds > so_far) => {
+            (_, error) = self.turned_away.wait_until(|(rounds, _)| *rounds > so_far) => {
                 Err(error.unwrap_or_else(Error::closed))
             }
         }

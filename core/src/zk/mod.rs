@@ -396,4 +396,7 @@ pub enum ConnectError {
     /// The options can't be right, whatever the server.
     #[error("{0}")]
     BadOptions(String),
+    /// There is no file descriptor left for a connection.
+    #[error("{0}")]
+    OutOfResources(String),
 }

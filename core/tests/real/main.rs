@@ -5,6 +5,7 @@ mod deadlines;
 mod ensemble;
 mod kill;
 mod leftovers;
+mod limits;
 mod losing;
 mod orphans;
 mod partition;

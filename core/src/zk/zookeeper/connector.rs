@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Handshake;
 use crate::env::BoxFuture;
+use crate::limits;
 use crate::words;
 use crate::zk::{
     ConnectError, ConnectRequest, Connection, Connector, Endpoint, SessionCredentials, SessionId,
@@ -34,6 +35,8 @@ struct Shared {
     #[cfg(feature = "tls")]
     tls: Option<zookeeper_client::TlsOptions>,
     names: Arc<Names>,
+    /// Whether there has been a connection.
+    started: AtomicBool,
     /// Moves on with every connection, so that the addresses of one name share the load.
     rotation: AtomicUsize,
     /// The session timeout that was asked for last, and what was granted.
@@ -61,6 +64,7 @@ impl ZooKeeperConnector {
                 #[cfg(feature = "tls")]
                 tls,
                 names: Names::of_the_system(),
+                started: AtomicBool::new(false),
                 rotation: AtomicUsize::new(0),
                 granted: Mutex::new(None),
             }),
@@ -114,6 +118,16 @@ impl Shared {
         deadline: Instant,
     ) -> Result<ZooKeeperConnection, ConnectError> {
         let session = session_info(request)?;
+        // The crate's reactor takes three with the first connection, and keeps them.
+        limits::descriptors_are_left(if self.started.load(Ordering::Relaxed) { 1 } else { 4 }).map_err(
+            |error| {
+                ConnectError::OutOfResources(format!(
+                    "no connection to {}: {}",
+                    request.endpoint,
+                    words::system_error(&error)
+                ))
+            },
+        )?;
         let addresses = self.names.resolve(&request.endpoint, session.is_some(), deadline).await?;
         let addresses = in_turns(addresses, self.rotation.fetch_add(1, Ordering::Relaxed));
         let targets = self.targets(&request.endpoint, addresses)?;
@@ -196,6 +210,7 @@ impl Shared {
         // Looks through all descriptors of the process, which can take a while: not on the engine's thread.
         let peers = target.peers.clone();
         let _ = tokio::task::spawn_blocking(move || socket::set_nodelay(&peers)).await;
+        self.started.store(true, Ordering::Relaxed);
         let session_timeout = client.session_timeout();
         *self.granted.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((request.session_timeout, session_timeout));

@@ -7,6 +7,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::words;
+
 /// Long enough for an answer from another continent.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The longest that all of it may take.
@@ -39,7 +41,7 @@ impl Knock {
             }
         }
         match failure {
-            Some(error) if error.kind() != io::ErrorKind::TimedOut => plainly(&error),
+            Some(error) if error.kind() != io::ErrorKind::TimedOut => words::system_error(&error),
             _ => "no answer".to_owned(),
         }
     }
@@ -153,15 +155,4 @@ pub(super) fn heard(mut stream: impl Read + Write) -> io::Result<Answer> {
         Ok(words) if words.starts_with(|c: char| c.is_ascii_alphabetic()) => Answer::Words(words),
         _ => Answer::Closed,
     })
-}
-
-/// A system error as people know it, without its number.
-fn plainly(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused: nothing listens on that port".to_owned(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "there is no route to the server".to_owned()
-        }
-        _ => error.to_string(),
-    }
 }
