@@ -1,22 +1,31 @@
 //! What is logged while a test runs, on its own thread.
 
+use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Once;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Runs `work` and returns the warnings and errors that were logged, each with its fields.
-pub(crate) fn warnings(work: impl FnOnce()) -> Vec<String> {
-    let lines = Lines::default();
-    tracing::subscriber::with_default(lines.clone(), work);
-    let lines = lines.0.lock().unwrap_or_else(PoisonError::into_inner);
-    lines.clone()
+thread_local! {
+    /// What was logged on this thread, while that is wanted.
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+/// Runs `work` and returns the warnings and errors that were logged, each with its fields.
+pub(crate) fn warnings(work: impl FnOnce()) -> Vec<String> {
+    // One for all tests: while subscribers come and go on other threads, what is logged may pass them all.
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        tracing::subscriber::set_global_default(Lines).expect("no test has installed another");
+    });
+    LINES.set(Some(Vec::new()));
+    work();
+    LINES.take().unwrap_or_default()
+}
+
+struct Lines;
 
 struct Line(String);
 
@@ -42,7 +51,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+        LINES.with_borrow_mut(|lines| lines.iter_mut().for_each(|lines| lines.push(line.0.clone())));
     }
 
     fn enter(&self, _: &Id) {}
