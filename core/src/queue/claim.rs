@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::ghosts::{Ghosts, Sender};
 use super::holder::REVOKE_MARK;
-use super::look::{Listing, commit_check, committed_children};
-use super::ticket::{Guid, Ticket};
+use super::listing::{Head, How, Listings, Reading};
+use super::look::commit_check;
+use super::ticket::Guid;
 use crate::path;
 use crate::session::{Hub, Link, Session};
 use crate::zk::{Reply, Stat, Watch, WatchEvent, ZkError};
@@ -20,11 +21,23 @@ const LONGEST_DELAY: Duration = Duration::from_secs(5);
 pub(crate) struct Janitor {
     pub(crate) hub: Arc<Hub>,
     ghosts: Arc<Ghosts>,
+    listings: Arc<Listings>,
 }
 
 impl Janitor {
     pub(crate) fn new(hub: Arc<Hub>) -> Arc<Self> {
-        Arc::new(Self { ghosts: Ghosts::new(hub.clone()), hub })
+        let listings = Listings::new();
+        Arc::new(Self { ghosts: Ghosts::new(hub.clone(), listings.clone()), listings, hub })
+    }
+
+    /// Asks who stands below `root`, from now on; see [`Listings::read`].
+    pub(crate) fn read_queue(&self, link: &Link, root: &str, how: How) -> Reading {
+        self.listings.read(&self.hub, link, root, how)
+    }
+
+    /// The head of a root's queue, and whether nobody has asked yet who it is.
+    pub(crate) fn head(&self, root: &str, name: &str) -> (Arc<Head>, bool) {
+        self.listings.head(root, name)
     }
 
     /// Removes a node, however long it takes, and returns when it is confirmed gone or its session is.
@@ -71,7 +84,10 @@ impl Janitor {
                 // There will be no other connection: the end of the session takes the node with it.
                 return std::future::pending().await;
             };
-            match node.try_remove(&self.hub, &link).await {
+            let pass = self.hub.lanes.leave().await;
+            let removal = node.try_remove(self, &link).await;
+            drop(pass);
+            match removal {
                 Ok(Removal::Gone) => return,
                 Ok(Removal::NotFound) => return self.not_found(node, &link),
                 Err(error) if tries == 0 && !error.can_retry() && !error.outcome_unknown() => {
@@ -289,10 +305,10 @@ enum Removal {
 
 impl Node {
     /// Removes the node, if it is there.
-    async fn try_remove(&mut self, hub: &Hub, link: &Link) -> Result<Removal, ZkError> {
+    async fn try_remove(&mut self, janitor: &Janitor, link: &Link) -> Result<Removal, ZkError> {
         if self.name.is_none() {
-            let found = committed_children(hub, link, &self.root).await?;
-            self.name = found.and_then(|listing| own_name(&listing, self.guid));
+            let queue = janitor.read_queue(link, &self.root, How::Committed).await?;
+            self.name = queue.and_then(|queue| Some(queue.find(self.guid)?.name.clone()));
         }
         let Some(name) = &self.name else { return Ok(Removal::NotFound) };
         match link.connection.delete(&path::join(&self.root, name), None).await {
@@ -300,14 +316,4 @@ impl Node {
             Err(error) => Err(error),
         }
     }
-}
-
-/// The name of the node of this GUID, if it is in the list.
-pub(crate) fn own_name((names, _): &Listing, guid: Guid) -> Option<String> {
-    names.iter().find(|name| is_ours(name, guid)).cloned()
-}
-
-/// Whether a child is the node of this GUID.
-pub(crate) fn is_ours(name: &str, guid: Guid) -> bool {
-    Ticket::parse(name).is_some_and(|ticket| ticket.guid == guid)
 }

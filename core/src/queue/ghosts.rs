@@ -12,12 +12,11 @@
 //! given up after a look through the server that the create was sent to, where the look comes behind the create; or
 //! with its session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::claim::is_ours;
-use super::look::committed_children;
+use super::listing::{How, Listings};
 use super::ticket::Guid;
 use crate::observe::Gauge;
 use crate::path;
@@ -61,6 +60,7 @@ struct Ghost {
 /// The ghosts of one client.
 pub(crate) struct Ghosts {
     hub: Arc<Hub>,
+    listings: Arc<Listings>,
     known: Mutex<Known>,
 }
 
@@ -72,8 +72,8 @@ struct Known {
 }
 
 impl Ghosts {
-    pub(crate) fn new(hub: Arc<Hub>) -> Arc<Self> {
-        Arc::new(Self { hub, known: Mutex::default() })
+    pub(crate) fn new(hub: Arc<Hub>, listings: Arc<Listings>) -> Arc<Self> {
+        Arc::new(Self { hub, listings, known: Mutex::default() })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -145,28 +145,25 @@ impl Ghosts {
         known.ghosts.first().map(|ghost| ghost.session.clone())
     }
 
-    fn by_root(&self, session: &Arc<Session>) -> BTreeMap<String, Vec<Guid>> {
-        let mut roots: BTreeMap<String, Vec<Guid>> = BTreeMap::new();
+    fn by_root(&self, session: &Arc<Session>) -> BTreeMap<String, BTreeSet<Guid>> {
+        let mut roots: BTreeMap<String, BTreeSet<Guid>> = BTreeMap::new();
         for ghost in self.known().ghosts.iter().filter(|ghost| Arc::ptr_eq(&ghost.session, session)) {
-            roots.entry(ghost.root.clone()).or_default().push(ghost.guid);
+            roots.entry(ghost.root.clone()).or_default().insert(ghost.guid);
         }
         roots
     }
 
     /// Looks for these ghosts below one root: deletes what it finds, and gives up what can come no more.
-    async fn look(&self, link: &Link, root: &str, guids: &[Guid]) -> Result<(), ZkError> {
-        let names =
-            committed_children(&self.hub, link, root).await?.map_or_else(Vec::new, |(names, _)| names);
-        let mut found = Vec::new();
-        for guid in guids {
-            if let Some(name) = names.iter().find(|name| is_ours(name, *guid)) {
-                found.push((*guid, link.connection.delete(&path::join(root, name), None)));
-            }
+    async fn look(&self, link: &Link, root: &str, guids: &BTreeSet<Guid>) -> Result<(), ZkError> {
+        let queue = self.listings.read(&self.hub, link, root, How::Committed).await?;
+        let tickets = queue.iter().flat_map(|queue| &queue.tickets);
+        let mut found = BTreeMap::new();
+        for ticket in tickets.filter(|ticket| guids.contains(&ticket.guid)) {
+            found.insert(ticket.guid, link.connection.delete(&path::join(root, &ticket.name), None));
         }
         self.known().ghosts.retain(|ghost| {
-            let absent = ghost.root == root
-                && guids.contains(&ghost.guid)
-                && !found.iter().any(|(guid, _)| *guid == ghost.guid);
+            let absent =
+                ghost.root == root && guids.contains(&ghost.guid) && !found.contains_key(&ghost.guid);
             !(absent && Arc::ptr_eq(&ghost.session, &link.session) && ghost.sender.is_behind(link))
         });
         for (guid, deleted) in found {

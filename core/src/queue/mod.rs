@@ -8,7 +8,9 @@ mod grant;
 mod held;
 mod holder;
 mod holders;
+mod listing;
 mod look;
+mod stay;
 mod ticket;
 
 use std::fmt;

@@ -19,7 +19,7 @@ pub enum Naming {
 }
 
 /// The 128 random bits that tell our node from all others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Guid(pub(crate) u128);
 
 impl Guid {
@@ -61,70 +61,85 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Reads a ticket from a child's name. None for a foreign child, which is no contender.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        if let Some(rest) = name.strip_prefix("_c_") {
-            let (guid, rest) = rest.split_at_checked(36)?;
-            let rest = rest.strip_prefix("-lock-")?;
-            let guid = parse_hyphenated(guid)?;
-            // The number is negative once the counter has wrapped: `-2147483648`.
-            let (naming, number) = match rest.char_indices().skip(1).find(|(_, c)| *c == '-') {
-                None => (Naming::Curator, rest),
-                Some((hyphen, _)) => {
-                    rest[..hyphen].parse::<i64>().ok()?;
-                    (Naming::Epoch, &rest[hyphen + 1..])
-                }
-            };
-            let sequence = parse_number(number)?;
-            return Some(Self { name: name.to_owned(), naming, guid, sequence, czxid: None });
-        }
-        let (guid, rest) = name.split_at_checked(32)?;
-        let sequence = parse_number(rest.strip_prefix("__lock__")?)?;
-        let guid = parse_hex(guid)?;
-        Some(Self { name: name.to_owned(), naming: Naming::Kazoo, guid, sequence, czxid: None })
+    pub(crate) fn read(name: String) -> Option<Self> {
+        let (naming, guid, sequence) = parse(&name)?;
+        Some(Self { name, naming, guid, sequence, czxid: None })
     }
 
-    /// Reads the tickets among the names of a root's children.
-    pub(crate) fn parse_all<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<Self> {
-        names.into_iter().filter_map(|name| Self::parse(name)).collect()
+    /// As [`read`](Self::read), from a name that somebody else keeps.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        parse(name)?;
+        Self::read(name.to_owned())
     }
 }
 
-fn parse_hex(text: &str) -> Option<Guid> {
-    let plain = text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    (plain && text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Guid))?
+/// What a lock node's name says. A crowd reads thousands of them at a time, so nothing is allocated.
+fn parse(name: &str) -> Option<(Naming, Guid, i32)> {
+    if let Some(rest) = name.strip_prefix("_c_") {
+        let (guid, rest) = rest.split_at_checked(36)?;
+        let rest = rest.strip_prefix("-lock-")?;
+        let guid = parse_hyphenated(guid)?;
+        // The number is negative once the counter has wrapped: `-2147483648`.
+        let (naming, number) = match rest.char_indices().skip(1).find(|(_, c)| *c == '-') {
+            None => (Naming::Curator, rest),
+            Some((hyphen, _)) => {
+                rest[..hyphen].parse::<i64>().ok()?;
+                (Naming::Epoch, &rest[hyphen + 1..])
+            }
+        };
+        return Some((naming, guid, parse_number(number)?));
+    }
+    let (guid, rest) = name.split_at_checked(32)?;
+    let sequence = parse_number(rest.strip_prefix("__lock__")?)?;
+    Some((Naming::Kazoo, parse_hex(guid.bytes(), 0)?, sequence))
+}
+
+/// Adds hexadecimal digits, in small letters, to what was read before.
+fn parse_hex(digits: impl Iterator<Item = u8>, before: u128) -> Option<Guid> {
+    let mut guid = before;
+    for digit in digits {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        guid = guid << 4 | u128::from(value);
+    }
+    Some(Guid(guid))
 }
 
 fn parse_hyphenated(text: &str) -> Option<Guid> {
-    let hyphens = [8, 13, 18, 23];
-    if !hyphens.iter().all(|&at| text.as_bytes().get(at) == Some(&b'-')) {
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    let bytes = text.as_bytes();
+    if !HYPHENS.iter().all(|&at| bytes.get(at) == Some(&b'-')) {
         return None;
     }
-    parse_hex(&text.replace('-', ""))
+    let mut guid = 0;
+    for part in [0..8, 9..13, 14..18, 19..23, 24..36] {
+        Guid(guid) = parse_hex(bytes.get(part)?.iter().copied(), guid)?;
+    }
+    Some(Guid(guid))
 }
 
 /// The server's number as it prints it, padded with zeros to ten characters, a minus sign among them.
 fn parse_number(text: &str) -> Option<i32> {
-    let number: i32 = text.parse().ok()?;
-    (text == format!("{number:010}")).then_some(number)
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let padded = match text.len() {
+        10 => true,
+        // The largest negative numbers need one more, and no padding.
+        11 => digits.len() == 10 && !digits.starts_with('0'),
+        _ => false,
+    };
+    if !padded || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    // The server knows no negative zero.
+    text.parse().ok().filter(|number| *number != 0 || digits.len() == text.len())
 }
 
 /// Whether the numbers no longer tell the order, because the parent's counter has reached its end.
 pub(crate) fn numbers_are_used_up(tickets: &[Ticket]) -> bool {
     tickets.iter().any(|ticket| ticket.sequence == i32::MAX || ticket.sequence < 0)
-}
-
-/// Puts tickets in the order of the queue: by number, or all by the transaction that made them once the numbers
-/// are used up. None if that transaction has not been read for every one of them. Never a mixture of the two.
-pub(crate) fn in_order(mut tickets: Vec<Ticket>) -> Option<Vec<Ticket>> {
-    if numbers_are_used_up(&tickets) {
-        if tickets.iter().any(|ticket| ticket.czxid.is_none()) {
-            return None;
-        }
-        tickets.sort_by_key(|ticket| ticket.czxid);
-    } else {
-        tickets.sort_by_key(|ticket| ticket.sequence);
-    }
-    Some(tickets)
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl Mutex {
         core.metrics.acquire();
         let began = core.env.now();
         let deadline = self.deadline(mode, timeout, began);
-        let data = core.node_data(thread);
+        let data = core.node_data(thread).encode();
         loop {
             let attempt = Attempt {
                 core: core.clone(),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::lanes::Lanes;
 use super::states::{Knowledge, SessionEvent, transition};
 use super::{ConnectionState, Session, StateChange};
 use crate::connect::ConnectString;
@@ -68,6 +69,7 @@ pub(crate) struct Hub {
     pub(crate) servers: ConnectString,
     pub(crate) options: Options,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lanes: Lanes,
     link: Watched<Option<Link>>,
     closing: Watched<bool>,
     closed: Watched<bool>,
@@ -102,6 +104,7 @@ impl Hub {
             servers,
             options,
             metrics,
+            lanes: Lanes::new(),
             link: Watched::new(None),
             closing: Watched::new(false),
             closed: Watched::new(false),

@@ -5,6 +5,7 @@ mod beat;
 mod connect;
 mod hosts;
 mod hub;
+mod lanes;
 mod lease;
 mod retry;
 mod states;
@@ -21,6 +22,7 @@ use crate::zk::{SessionCredentials, SessionId};
 
 pub(crate) use hub::{Hub, Link};
 pub use hub::{SessionInfo, States};
+pub(crate) use lanes::Pass;
 pub use lease::{DEFAULT_TICK, heartbeat_interval, margin, survivable_outage};
 pub use retry::RetryPolicy;
 pub(crate) use retry::{RetryBudget, backoff};
