@@ -97,12 +97,15 @@ impl Core {
     }
 
     /// Runs `work` on the engine's thread, whatever runtime the caller is in. Dropping the future drops `work`.
-    pub(crate) async fn on_engine<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T> {
+    ///
+    /// The work is moved there at once: what the caller keeps while thousands of them wait is two channels.
+    pub(crate) fn on_engine<T, W>(&self, work: W) -> impl Future<Output = Result<T>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
         let (result, receiver) = oneshot::channel();
-        let (_keep_going, dropped) = oneshot::channel::<()>();
+        let (keep_going, dropped) = oneshot::channel::<()>();
         self.env.spawn(async move {
             tokio::select! {
                 biased;
@@ -110,7 +113,10 @@ impl Core {
                 value = work => drop(result.send(value)),
             }
         });
-        receiver.await.map_err(|_| Error::new(ErrorCode::Internal, "the engine dropped the operation"))
+        async move {
+            let _keep_going = keep_going;
+            receiver.await.map_err(|_| Error::new(ErrorCode::Internal, "the engine dropped the operation"))
+        }
     }
 
     pub(crate) fn fresh_guid(&self) -> crate::queue::Guid {

@@ -125,6 +125,8 @@ pub struct Mutants {
     pub lease_send_to_send: bool,
     /// Take the deletion of the head for the grant without the watch on our own node.
     pub head_shortcut_without_own_watch: bool,
+    /// Panic in the task that watches over a grant.
+    pub monitor_panics: bool,
     /// Take a node that is absent on another server for one that will never be.
     pub absent_is_gone: bool,
     /// Take what a server shows after a `sync` for what a quorum has committed.
@@ -275,6 +277,15 @@ impl Options {
     #[must_use]
     pub fn with_sasl(mut self, sasl: impl Into<Option<SaslDigestMd5>>) -> Self {
         self.sasl = sasl.into();
+        self
+    }
+
+    /// Planted bugs, for tests.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_mutants(mut self, mutants: Mutants) -> Self {
+        self.mutants = mutants;
         self
     }
 

@@ -74,6 +74,8 @@ class LostReason(_Word):
     """The client was closed."""
     FORKED = "forked"
     """The process was forked, and this is the child."""
+    INTERNAL = "internal"
+    """The engine failed to watch over the lock. Please report it."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::ghosts::{Ghosts, Sender};
 use super::holder::REVOKE_MARK;
 use super::listing::{Head, How, Listings, Reading};
@@ -43,7 +45,13 @@ impl Janitor {
     /// Removes a node, however long it takes, and returns when it is confirmed gone or its session is.
     ///
     /// It counts as pending from the call on, not only from the first poll.
-    fn remove(self: Arc<Self>, node: Node) -> impl Future<Output = ()> + Send + 'static {
+    ///
+    /// `refused` is told if the server will not have it removed; it is tried on all the same, since that may change.
+    fn remove(
+        self: Arc<Self>,
+        node: Node,
+        refused: Option<oneshot::Sender<ZkError>>,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let pending = self.hub.metrics.cleanup();
         async move {
             let _pending = pending;
@@ -51,7 +59,7 @@ impl Janitor {
             tokio::select! {
                 biased;
                 () = session.confirmed_gone() => {}
-                () = self.keep_trying(node) => {}
+                () = self.keep_trying(node, refused) => {}
             }
         }
     }
@@ -76,8 +84,9 @@ impl Janitor {
         false
     }
 
-    async fn keep_trying(&self, mut node: Node) {
+    async fn keep_trying(&self, mut node: Node, mut refused: Option<oneshot::Sender<ZkError>>) {
         let mut tries = 0;
+        let mut warned = false;
         loop {
             let same_session = |link: &Link| Arc::ptr_eq(&link.session, &node.session);
             let Ok(link) = self.hub.wait_link(same_session).await else {
@@ -90,9 +99,13 @@ impl Janitor {
             match removal {
                 Ok(Removal::Gone) => return,
                 Ok(Removal::NotFound) => return self.not_found(node, &link),
-                Err(error) if tries == 0 && !error.can_retry() && !error.outcome_unknown() => {
+                Err(error) if !warned && !error.can_retry() && !error.outcome_unknown() => {
+                    warned = true;
                     tracing::warn!(root = %node.root, guid = ?node.guid, %error,
                         "lock node can't be removed; trying on until its session ends");
+                    if let Some(refused) = refused.take() {
+                        let _ = refused.send(error);
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(root = %node.root, guid = ?node.guid, %error, "lock node not removed yet");
@@ -206,10 +219,11 @@ impl Claim {
     }
 
     /// Removes the node and waits until it is confirmed gone. If dropped before, goes on in the background.
-    pub(crate) async fn remove(mut self) {
+    /// `refused` is told if the server will not have it removed.
+    pub(crate) async fn remove(mut self, refused: oneshot::Sender<ZkError>) {
         if let Some(node) = self.node.take() {
-            let (done, gone) = tokio::sync::oneshot::channel();
-            let work = self.janitor.clone().remove(node);
+            let (done, gone) = oneshot::channel();
+            let work = self.janitor.clone().remove(node, Some(refused));
             self.janitor.hub.env.spawn(async move {
                 work.await;
                 let _ = done.send(());
@@ -291,7 +305,7 @@ impl Drop for Claim {
             return;
         }
         let janitor = self.janitor.clone();
-        self.janitor.hub.env.spawn(janitor.remove(node));
+        self.janitor.hub.env.spawn(janitor.remove(node, None));
     }
 }
 

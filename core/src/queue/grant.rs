@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::claim::{Claim, OwnEvent};
+use super::ticket::Ticket;
 use super::{LostReason, OwnerKey};
 use crate::env::Moment;
+use crate::error::Error;
 use crate::path::{self, LockPath};
 use crate::session::{Hub, Link, Session, SessionEnd};
 use crate::watched::Watched;
-use crate::zk::{Reply, Stat};
+use crate::zk::{Reply, Stat, ZkError};
 use futures_util::FutureExt;
+use tokio::sync::oneshot;
 
 /// How long a lock is held before its node is watched. A lock that is released sooner costs one request less; a node
 /// deleted from outside within that time is noticed when the watch is set.
@@ -46,6 +49,8 @@ pub(crate) struct Grant {
     revocation: Watched<bool>,
     /// Whether the node is confirmed gone.
     gone: Watched<bool>,
+    /// Why the node can't be removed, if the server refuses that.
+    stuck: Watched<Option<Error>>,
     owner: Mutex<Option<OwnerKey>>,
     handles: AtomicUsize,
     /// When the lease ends even if the session lives on.
@@ -79,6 +84,7 @@ impl Grant {
             suspect: AtomicBool::new(false),
             revocation: Watched::new(false),
             gone: Watched::new(false),
+            stuck: Watched::new(None),
             owner: Mutex::new(owner),
             handles: AtomicUsize::new(1),
             hold_until: max_hold.map(|most| now.plus(most)),
@@ -180,6 +186,14 @@ impl Grant {
         self.gone.wait_until(|gone| *gone).await;
     }
 
+    /// Waits until the server has refused to have the node removed, and says what to do about it. Cancel safe.
+    pub(crate) async fn refused_removal(&self) -> Error {
+        match self.stuck.wait_until(Option::is_some).await {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn owner(&self) -> Option<OwnerKey> {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -213,7 +227,9 @@ impl From<SessionEnd> for LostReason {
 
 /// Watches over a grant, and removes its node when it is over.
 pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, link: Link) {
+    let guard = Guard(&grant);
     let deleted = watch_over(&hub, &grant, &mut claim, link).await;
+    drop(guard);
     match grant.phase.get() {
         Phase::Lost(reason) => {
             tracing::warn!(path = %grant.path, token = grant.token, %reason, "lock lost");
@@ -224,9 +240,62 @@ pub(crate) async fn keep(hub: Arc<Hub>, grant: Arc<Grant>, mut claim: Claim, lin
     if deleted {
         claim.settle();
     } else {
-        claim.remove().await;
+        let (tell, refused) = oneshot::channel();
+        let mut removal = Box::pin(claim.remove(tell));
+        tokio::select! {
+            biased;
+            () = &mut removal => {}
+            Ok(error) = refused => {
+                let stuck = why_stuck(&hub, &grant, &error).await;
+                grant.stuck.set(Some(stuck));
+                removal.await;
+            }
+        }
     }
     grant.gone.set(true);
+}
+
+/// Sees to it that nobody believes in a grant that nobody watches over. Dropped before the claim, which removes the node.
+struct Guard<'a>(&'a Grant);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.0.phase.get() == Phase::Held {
+            tracing::error!(path = %self.0.path, token = self.0.token,
+                "a lock was given up, because the task that watched over it has failed: please report this");
+            self.0.lose(LostReason::Internal);
+        }
+    }
+}
+
+/// What to tell whoever released a lock whose node the server will not have removed.
+async fn why_stuck(hub: &Hub, grant: &Grant, error: &ZkError) -> Error {
+    let waiting = match hub.link() {
+        Some(link) => {
+            let listed = link.connection.children(path::parent(&grant.node));
+            // Only for the message: not worth waiting for longer than a slow network takes.
+            tokio::select! {
+                listed = listed => listed.ok(),
+                () = hub.env.sleep(Duration::from_millis(500)) => None,
+            }
+        }
+        None => None,
+    };
+    let others = waiting.map(|(names, _)| names.iter().filter(|name| Ticket::parse(name).is_some()).count());
+    let others = match others.map(|count| count.saturating_sub(1)) {
+        Some(0) => "nobody waits for it now, and whoever comes will".to_owned(),
+        Some(1) => "one other waits for it".to_owned(),
+        Some(count) => format!("{count} others wait for it"),
+        None => "others may wait for it".to_owned(),
+    };
+    Error::new(
+        Error::from_zk(error, "").code(),
+        format!(
+            "the lock node can't be removed: {error}; it stays taken until this client is closed or its session ends, and \
+             {others}: grant this client's identity the right to delete (d) on the lock's path, or close the client"
+        ),
+    )
+    .at(grant.path.as_str())
 }
 
 /// Returns when the grant is no longer held, and whether the node is known to be gone.
@@ -254,6 +323,8 @@ async fn watch_over(hub: &Hub, grant: &Grant, claim: &mut Claim, mut link: Link)
         ask_again = None;
         match event {
             OwnEvent::Armed { revoked, .. } => {
+                #[cfg(any(test, feature = "simulation"))]
+                assert!(!hub.options.mutants.monitor_panics, "planted");
                 refusals = 0;
                 grant.looked_at();
                 if revoked {

@@ -294,7 +294,8 @@ impl HeldLock {
     /// does nothing. Cancel safe: the release goes on.
     ///
     /// # Errors
-    /// `LOCK_LOST` if it was lost before: what was done under it may have met another holder.
+    /// `LOCK_LOST` if it was lost before: what was done under it may have met another holder. `NOT_PERMITTED` if the
+    /// server refuses to have the node removed: then the lock stays taken until the session ends.
     pub async fn release(&self) -> Result<()> {
         if self.core.is_forked() {
             return Err(Error::forked().at(self.path()));
@@ -309,14 +310,16 @@ impl HeldLock {
             let confirmed = self.core.on_engine(async move {
                 tokio::select! {
                     biased;
-                    () = grant.confirmed_gone() => {}
+                    () = grant.confirmed_gone() => Ok(()),
+                    error = grant.refused_removal() => Err(error),
                     () = core.env.sleep(core.options.release_timeout) => {
                         tracing::warn!(path = %grant.path, "release not confirmed yet; it goes on in the background");
+                        Ok(())
                     }
                 }
             });
             // A client that closed meanwhile has ended the session, and the lock with it.
-            let _ = confirmed.await;
+            confirmed.await.unwrap_or(Ok(()))?;
         }
         match phase {
             Phase::Lost(reason) => Err(Error::lock_lost(self.path(), reason)),

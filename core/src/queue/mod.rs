@@ -50,6 +50,8 @@ pub enum LostReason {
     Closed,
     /// The process was forked, and this is the child.
     Forked,
+    /// The engine failed to watch over the lock. Please report it.
+    Internal,
 }
 
 impl LostReason {
@@ -64,6 +66,7 @@ impl LostReason {
         Self::MaxHold,
         Self::Closed,
         Self::Forked,
+        Self::Internal,
     ];
 
     /// The reason's name as every language spells it, such as `lease_elapsed`.
@@ -79,6 +82,7 @@ impl LostReason {
             Self::MaxHold => "max_hold",
             Self::Closed => "closed",
             Self::Forked => "forked",
+            Self::Internal => "internal",
         }
     }
 
@@ -95,6 +99,7 @@ impl LostReason {
             Self::MaxHold => "it was held for longer than allowed (max_hold)",
             Self::Closed => "the client was closed (closed)",
             Self::Forked => "the process was forked and this is the child (forked)",
+            Self::Internal => "the engine failed to watch over it: please report this (internal)",
         }
     }
 }

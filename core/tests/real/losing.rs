@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forelock::{Client, ErrorCode, HeldLock, LockState, LostReason, MutexOptions};
+use forelock::{Acl, AclEntry, Client, ErrorCode, HeldLock, LockState, LostReason, Mutants, MutexOptions};
 use forelock_testkit::{Cut, Flow, Observer, Scope};
 
 use crate::support::*;
@@ -245,4 +245,48 @@ async fn a_wiped_ensemble_is_told() {
     assert_eq!(client.metrics().ids_went_backwards, 1, "once");
     assert_eq!(client.metrics().roots_recreated, 0, "a small czxid is no proof that the root was made again");
     drop(server);
+}
+
+/// Fault 48. Nobody may delete below the root, so a release can't succeed, and says so at once.
+#[tokio::test]
+async fn a_release_that_is_refused_for_good_fails_at_once_and_says_what_to_change() {
+    let server = fast_server();
+    let path = "/losing/undeletable";
+    let all_but_delete =
+        AclEntry { scheme: "world".to_owned(), id: "anyone".to_owned(), permissions: "crwa".to_owned() };
+    let options = options().with_acl(Acl::Entries(vec![all_but_delete]));
+    let admin = Client::with_options(&server.connect_string(), options).expect("a client");
+    soon("root", admin.ensure_root(path)).await.expect("made");
+    let (client, held) = holding(&server.connect_string(), path).await;
+    let rival = connected(&server.connect_string()).await;
+    let waiting = rival.mutex(path).expect("a path");
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    let observer = observer(&server);
+    observer.until_children(path, SOON, |nodes| nodes.len() == 2).await.expect("a waiter");
+    let release_timeout = client.options().release_timeout;
+    let began = std::time::Instant::now();
+    let error = soon("release", held.release()).await.expect_err("refused");
+    assert!(began.elapsed() < release_timeout, "after {:?}", began.elapsed());
+    assert_eq!((error.code(), error.path()), (ErrorCode::NotPermitted, Some(path)));
+    for part in ["one other waits for it", "right to delete", "until this client is closed"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+    assert!(!held.is_valid());
+    client.close().await.expect("closed");
+    let next = soon("granted", waiting).await.expect("not cancelled").expect("granted");
+    assert!(next.token() > held.token());
+}
+
+/// A grant is lost before its node is removed, should the task that watches over it fail.
+#[tokio::test]
+async fn a_lock_that_nobody_watches_over_is_lost() {
+    let server = fast_server();
+    let observer = observer(&server);
+    let mutants = Mutants { monitor_panics: true, ..Mutants::default() };
+    let options = options().with_mutants(mutants);
+    let client = Client::with_options(&server.connect_string(), options).expect("a client");
+    let mutex = client.mutex("/losing/unwatched").expect("a path");
+    let held = soon("held", mutex.acquire()).await.expect("acquired");
+    lost_for(&held, LostReason::Internal).await;
+    observer.until_children("/losing/unwatched", SOON, <[String]>::is_empty).await.expect("the node removed");
 }

@@ -1,6 +1,7 @@
 //! The engine on real ZooKeeper servers, behind the fault proxy.
 
 mod contended;
+mod crowd;
 mod deadlines;
 mod ensemble;
 mod kill;

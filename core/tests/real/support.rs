@@ -71,10 +71,15 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Waits until `fits`, for what does not announce itself.
-pub async fn eventually(what: &str, mut fits: impl FnMut() -> bool) {
+pub async fn eventually(what: &str, fits: impl FnMut() -> bool) {
+    within(SOON, what, fits).await;
+}
+
+/// As [`eventually`], for what may take longer.
+pub async fn within(limit: Duration, what: &str, mut fits: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !fits() {
-        assert!(began.elapsed() < SOON, "{what}: not after {SOON:?}");
+        assert!(began.elapsed() < limit, "{what}: not after {limit:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -24,7 +24,11 @@ use crate::env::BoxFuture;
 use crate::zk::{EndReason, Reply, Watch, WatchEvent, ZkError};
 
 /// Waits for one reply or one watch, and hands it on.
-type Driver = BoxFuture<()>;
+type Driver = BoxFuture<After>;
+
+/// What is to be driven after a reply has been handed on: the watch that came with it, if one did. A future of its own,
+/// since thousands of watches may wait at a time, and each would keep the room that its request took.
+struct After(Option<Driver>);
 
 /// A connection that is up, or has ended.
 pub(super) struct Link {
@@ -96,7 +100,7 @@ impl Link {
         self.drive(call, |reply, answer: T| {
             // A caller that has gone away needs no answer.
             let _ = reply.send(Ok(answer));
-            std::future::ready(())
+            After(None)
         })
     }
 
@@ -113,20 +117,19 @@ impl Link {
             }));
             // If the caller has gone away, `fired` goes with the answer, and the watch off the server.
             let _ = reply.send(Ok((answer, watch)));
-            forward(watcher, fire)
+            After(Some(Box::pin(forward(watcher, fire))))
         })
     }
 
-    fn drive<A, T, F, D>(
+    fn drive<A, T, F>(
         &self,
         call: impl FnOnce(Client) -> F,
-        deliver: impl FnOnce(oneshot::Sender<Result<T, ZkError>>, A) -> D + Send + 'static,
+        deliver: impl FnOnce(oneshot::Sender<Result<T, ZkError>>, A) -> After + Send + 'static,
     ) -> Reply<T>
     where
         A: Send + 'static,
         T: Send + 'static,
         F: Future<Output = Result<A, Error>> + Send + 'static,
-        D: Future<Output = ()> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let fate = self.fate.clone();
@@ -139,12 +142,16 @@ impl Link {
             let call = call(client);
             let mut driver: Driver = Box::pin(async move {
                 match call.await {
-                    Ok(answer) => deliver(reply, answer).await,
-                    Err(error) => drop(reply.send(Err(fate.judge(&error)))),
+                    Ok(answer) => deliver(reply, answer),
+                    Err(error) => {
+                        let _ = reply.send(Err(fate.judge(&error)));
+                        After(None)
+                    }
                 }
             });
-            if driver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-                outbox.fresh.push(driver);
+            match driver.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => outbox.fresh.push(driver),
+                Poll::Ready(After(next)) => outbox.fresh.extend(next),
             }
         }
         // Unconstrained, so that `now_or_never` is never told to wait by tokio's budget.
@@ -238,7 +245,9 @@ impl Link {
         if deliver {
             let mut cx = Context::from_waker(Waker::noop());
             for driver in Pin::new(&mut engine.drivers).iter_pin_mut() {
-                let _ = driver.get_mut().as_mut().poll(&mut cx);
+                if let Poll::Ready(After(Some(mut watch))) = driver.get_mut().as_mut().poll(&mut cx) {
+                    let _ = watch.as_mut().poll(&mut cx);
+                }
             }
         }
         tracing::debug!(?reason, "connection ended");
@@ -270,7 +279,9 @@ impl Engine {
             return Turn::Broken;
         }
         self.drivers.extend(lock(outbox).fresh.drain(..));
-        while let Poll::Ready(Some(())) = self.drivers.poll_next_unpin(cx) {}
+        while let Poll::Ready(Some(After(next))) = self.drivers.poll_next_unpin(cx) {
+            self.drivers.extend(next);
+        }
         match fate.first.get() {
             None => Turn::GoesOn,
             Some(state) => Turn::Ended { confirmed: done && *state == SessionState::Closed },
@@ -378,16 +389,17 @@ fn is_terminal(state: SessionState) -> bool {
 }
 
 /// Waits for the watch, or for its owner to drop it, which takes it off the server.
-async fn forward(watcher: OneshotWatcher, mut fire: oneshot::Sender<WatchEvent>) {
+async fn forward(watcher: OneshotWatcher, mut fire: oneshot::Sender<WatchEvent>) -> After {
     let event = {
         let changed = std::pin::pin!(watcher.changed());
         let dropped = std::pin::pin!(fire.closed());
         match futures_util::future::select(changed, dropped).await {
             futures_util::future::Either::Left((event, _)) => event,
-            futures_util::future::Either::Right(_) => return,
+            futures_util::future::Either::Right(_) => return After(None),
         }
     };
     let _ = fire.send(convert::event(&event));
+    After(None)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
