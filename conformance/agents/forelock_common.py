@@ -25,6 +25,8 @@ def client_options(request: Request) -> dict[str, Any]:
     options: dict[str, Any] = {
         argument: request.seconds(name) for name, argument in _DURATIONS.items() if name in request.args
     }
+    # The runner's cells are chroots, and a server that has lost its data has lost them too.
+    options["create_chroot"] = True
     for name in ("namespace", "label", "heartbeat"):
         if name in request.args:
             options[name] = request.args[name]

@@ -271,7 +271,8 @@ async fn acquire_and_release(client: &Client, path: &str) -> Result<Line, Failur
 }
 
 fn options(request: &Request) -> Result<Options, Failure> {
-    let mut options = Options::default();
+    // The runner's cells are chroots, and a server that has lost its data has lost them too.
+    let mut options = Options::default().with_create_chroot(true);
     let set = |field: &mut Duration, name: &str| {
         if let Some(value) = milliseconds(request, name) {
             *field = value;
