@@ -9,13 +9,21 @@ MAKEFLAGS += --no-print-directory
 # How many schedules `make simulate` runs, and from which seed on.
 SEEDS ?= 10000
 START ?= 1
+# What `make bench` measures: how many rounds of how many seconds, whom, and in which shapes (all, if none are named).
+ROUNDS ?= 3
+SECONDS ?= 3
+WHO ?=
+SHAPES ?=
+# What `make crowd` does: how many acquires wait, and how often they are cut off.
+WAITERS ?= 10000
+CUTS ?= 10
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR := $(TARGET)
 VENV := $(TARGET)/venv
 PYTHON := $(VENV)/bin/python
 REPORTS := target/reports
-PY_SOURCES := bindings-python conformance/agents examples
+PY_SOURCES := bench bindings-python conformance/agents examples
 # What `make test` runs, in this order, each once; it ends with the first one that fails.
 STAGES := tools check unit servers real simulate-short wheel python examples conformance
 
@@ -109,6 +117,27 @@ conformance: wheel servers $(VENV)/.dev ## Every scenario in every language; wri
 	@mkdir -p $(REPORTS)
 	@cargo build -q -p forelock-conformance
 	@cargo run -q -p forelock-conformance -- --python $(PYTHON) --report $(REPORTS)/conformance.json
+
+BENCH := $(TARGET)/bench
+
+.PHONY: bench
+bench: tools servers $(VENV)/.build ## Measure Forelock and its peers (ROUNDS=3 SECONDS=3 WHO= SHAPES=); writes target/reports/bench.json
+	@cargo build -q --release -p forelock-bench
+	@rm -rf $(BENCH)/wheels
+	@cd bindings-python && $(VENV)/bin/maturin build -q --release -o $(BENCH)/wheels
+	@cd $(CURDIR)
+	@test -x $(BENCH)/venv/bin/python || python3 -m venv $(BENCH)/venv
+	@$(BENCH)/venv/bin/pip install -q -r bench/requirements.txt
+	@$(BENCH)/venv/bin/pip install -q --force-reinstall --no-deps $(BENCH)/wheels/forelock-*.whl
+	@rm -rf $(BENCH)/curator/lib
+	@mvn -q -B -f bench/curator/pom.xml -Dout=$(BENCH)/curator package
+	@$(PYTHON) bench/run.py --testkit $(TARGET)/debug/forelock-testkit --bench $(TARGET)/release/forelock-bench \
+		--python $(BENCH)/venv/bin/python --curator $(BENCH)/curator/lib --report $(REPORTS)/bench.json \
+		--rounds $(ROUNDS) --seconds $(SECONDS) --who "$(WHO)" --shapes "$(SHAPES)"
+
+.PHONY: crowd
+crowd: servers ## Let WAITERS acquires of one client wait for one lock and cut them off CUTS times (WAITERS=10000 CUTS=10)
+	@cargo run -q --release -p forelock-bench -- crowd $(WAITERS) $(CUTS)
 
 .PHONY: clean
 clean: ## Remove everything that was built
