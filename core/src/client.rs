@@ -106,11 +106,13 @@ impl Core {
     {
         let (result, receiver) = oneshot::channel();
         let (keep_going, dropped) = oneshot::channel::<()>();
+        // Boxed, since a future that takes another one in keeps room for it twice.
+        let mut work = Box::pin(work);
         self.env.spawn(async move {
             tokio::select! {
                 biased;
                 _ = dropped => {}
-                value = work => drop(result.send(value)),
+                value = &mut work => drop(result.send(value)),
             }
         });
         async move {

@@ -44,11 +44,11 @@ pub(crate) enum Mode {
 pub(crate) struct Attempt {
     pub(crate) core: Arc<Core>,
     pub(crate) janitor: Arc<Janitor>,
-    pub(crate) spec: Spec,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) mode: Mode,
     pub(crate) owner: Option<OwnerKey>,
     /// What is written into the node.
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Arc<[u8]>,
     pub(crate) began: Moment,
     pub(crate) deadline: Option<Moment>,
 }

@@ -98,14 +98,16 @@ impl Attempt {
         let (link, pass) = self.admission().await?;
         let mut pass = Some(pass);
         let guid = self.fresh_guid(reused);
-        let epoch = match self.epoch_for_name(&link).await {
+        // Boxed, here and below, is what is over when the waiting begins: thousands may wait at a time, and each would keep
+        // the room.
+        let epoch = match Box::pin(self.epoch_for_name(&link)).await {
             Ok(epoch) => epoch,
             Err(error) => return Ok(Stay::Failed(error)),
         };
         let claim = self.claim(&link, guid);
         let mut place = Place { claim, link, guid, czxid: None, epoch, line: None, tries: 0 };
         let mut unsure = None;
-        let mut queue = match self.enter(&mut place, epoch, reused).await? {
+        let mut queue = match Box::pin(self.enter(&mut place, epoch, reused)).await? {
             Entry::In(queue) => Some(queue),
             Entry::Unsure(error) => {
                 unsure = error;
@@ -126,7 +128,7 @@ impl Attempt {
                         // The root was made again before the node was: its name tells the wrong epoch.
                         return Ok(Stay::Again);
                     }
-                    match self.look(&mut place, queue, progress).await? {
+                    match Box::pin(self.look(&mut place, queue, progress)).await? {
                         Look::Hold => Next::Ours,
                         Look::Behind(_) if self.mode == Mode::Try => return Ok(Stay::NotFree),
                         Look::Behind(line) => {
@@ -151,7 +153,7 @@ impl Attempt {
                         Err(error) => return Err(Error::from_zk(&error, "reading the queue")),
                     }
                 }
-                Next::ComeBack => match self.come_back(&mut place, &mut pass).await? {
+                Next::ComeBack => match Box::pin(self.come_back(&mut place, &mut pass)).await? {
                     Back::Known => {}
                     Back::In(found) => queue = Some(found),
                     Back::NotFound => {

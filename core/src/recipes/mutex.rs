@@ -118,7 +118,7 @@ impl AcquireOptions {
 #[derive(Clone)]
 pub struct Mutex {
     core: Arc<Core>,
-    spec: Spec,
+    spec: Arc<Spec>,
     acquire_timeout: Option<Duration>,
 }
 
@@ -133,12 +133,12 @@ impl Mutex {
             Timeout::After(timeout) => Some(timeout),
             Timeout::Never => None,
         };
-        let spec = Spec {
+        let spec = Arc::new(Spec {
             root: core.prefix.on_server(&path),
             path,
             naming: options.naming,
             max_hold: options.max_hold,
-        };
+        });
         Ok(Self { core, spec, acquire_timeout })
     }
 
@@ -236,7 +236,7 @@ impl Mutex {
         core.metrics.acquire();
         let began = core.env.now();
         let deadline = self.deadline(mode, timeout, began);
-        let data = core.node_data(thread).encode();
+        let data: Arc<[u8]> = core.node_data(thread).encode().into();
         loop {
             let attempt = Attempt {
                 core: core.clone(),
