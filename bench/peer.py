@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 USAGE = "usage: peer.py lock python|kazoo SERVERS BASE WORKERS SESSIONS own|one SECONDS"
 SESSION = 30.0
 CONNECTION = 15.0
-WARM_UP = 1.0
+WARM_UP = 1.0  # at least
 
 Pair = Callable[[], None]
 """Acquires a lock and releases it."""
@@ -83,7 +83,9 @@ class Meter:
 
     def measure(self, seconds: float) -> tuple[float, float]:
         """Pairs a second, and the milliseconds of processor time of each."""
-        time.sleep(WARM_UP)
+        warm_at = time.perf_counter() + WARM_UP
+        while not all(self._done) or time.perf_counter() < warm_at:
+            time.sleep(0.01)
         began, cpu, before = time.perf_counter(), time.process_time(), sum(self._done)
         time.sleep(seconds)
         done = sum(self._done) - before

@@ -40,7 +40,7 @@ BASES = ("bare", "curator")
 """To whom the others are compared."""
 FIGURES = {"per_second": "pairs/s", "cpu_ms_each": "cpu ms each"}
 LIMIT = 120.0
-"""How many seconds a peer may take beyond those that are measured, to start and to let everyone finish."""
+"""How many seconds a peer may take beyond those that are measured: for everyone's first turn and last."""
 
 
 class Server:
@@ -96,16 +96,17 @@ def measure(command: list[str], server: Server, run: Run, seconds: int) -> Run:
         )
         try:
             told, _ = process.communicate(timeout=seconds + LIMIT)
+            ended = f"ended with {process.returncode}" if process.returncode else ""
         except subprocess.TimeoutExpired:
-            return Run(**facts, failed=f"not done {LIMIT:.0f} s after its time")
+            told, ended = "", f"not done in {seconds + LIMIT:.0f} s"
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         errors.seek(0)
         complaint = errors.read().strip().splitlines()
-    if process.returncode != 0:
-        return Run(**facts, failed=complaint[-1] if complaint else f"ended with {process.returncode}")
+    if ended:
+        return Run(**facts, failed=": ".join([ended, *complaint[-1:]]))
     line = json.loads(told.strip().splitlines()[-1])
     if line["per_second"] == 0:
         return Run(**facts, failed=f"not one hand-off in {seconds} s")

@@ -1,7 +1,7 @@
 //! One lock that many want, and many locks that nobody else wants.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forelock::{AcquireOptions, Client, Options, Timeout};
@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use zookeeper_client as zk;
 
 use crate::usage;
+
+/// The least time before it is measured.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// How the load is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +34,36 @@ impl Load {
 
 /// Counts what is done between the moment when everyone has begun and the end.
 struct Meter {
+    warm: AtomicUsize,
     done: AtomicU64,
     stop: AtomicBool,
 }
 
 impl Meter {
     fn new() -> Arc<Self> {
-        Arc::new(Self { done: AtomicU64::new(0), stop: AtomicBool::new(false) })
+        Arc::new(Self { warm: AtomicUsize::new(0), done: AtomicU64::new(0), stop: AtomicBool::new(false) })
     }
 
-    async fn measure(&self, time: Duration) -> (f64, Duration, u64) {
-        // Everyone is in the queue, and caches are warm.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    /// A worker's turns, until the time is over.
+    fn turns(&self) -> impl Iterator<Item = u64> {
+        (0..).take_while(|_| !self.stop.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, turn: u64) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        if turn == 0 {
+            self.warm.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn measure(&self, load: Load) -> (f64, Duration, u64) {
+        // Everyone has had a turn: sessions and parents are there, the queue is full, and caches are warm.
+        let began = Instant::now();
+        while self.warm.load(Ordering::Relaxed) < load.workers || began.elapsed() < WARM_UP {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let (began, cpu, before) = (Instant::now(), usage::cpu(), self.done.load(Ordering::Relaxed));
-        tokio::time::sleep(time).await;
+        tokio::time::sleep(load.time).await;
         let done = self.done.load(Ordering::Relaxed) - before;
         let (took, cpu) = (began.elapsed(), usage::cpu() - cpu);
         self.stop.store(true, Ordering::Relaxed);
@@ -71,15 +90,15 @@ pub async fn forelock(servers: &str, base: &str, load: Load) -> Value {
         let mutex = clients[worker % load.sessions].mutex(&load.path(base, worker)).expect("a path");
         let meter = meter.clone();
         tasks.push(tokio::spawn(async move {
-            while !meter.stop.load(Ordering::Relaxed) {
+            for turn in meter.turns() {
                 let options = AcquireOptions::default().with_timeout(Timeout::Never);
                 let held = mutex.acquire_with(options).await.expect("granted");
                 held.release().await.expect("released");
-                meter.done.fetch_add(1, Ordering::Relaxed);
+                meter.count(turn);
             }
         }));
     }
-    let measured = meter.measure(load.time).await;
+    let measured = meter.measure(load).await;
     for task in tasks {
         task.await.expect("no panic");
     }
@@ -105,14 +124,14 @@ pub async fn bare(servers: &str, base: &str, load: Load) -> Value {
         let client = clients[worker % load.sessions].clone();
         let (root, meter) = (load.path(base, worker), meter.clone());
         tasks.push(tokio::spawn(async move {
-            while !meter.stop.load(Ordering::Relaxed) {
+            for turn in meter.turns() {
                 let node = bare_acquire(&client, &root).await;
                 client.delete(&node, None).await.expect("deleted");
-                meter.done.fetch_add(1, Ordering::Relaxed);
+                meter.count(turn);
             }
         }));
     }
-    let measured = meter.measure(load.time).await;
+    let measured = meter.measure(load).await;
     for task in tasks {
         task.await.expect("no panic");
     }

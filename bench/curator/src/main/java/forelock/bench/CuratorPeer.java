@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -19,8 +20,11 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 public final class CuratorPeer {
     private static final int SESSION_MS = 30_000;
     private static final int CONNECTION_MS = 15_000;
+    /** The least time before it is measured. */
     private static final long WARM_UP_MS = 1_000;
 
+    /** How many workers have had a turn. */
+    private final AtomicInteger warm = new AtomicInteger();
     private final LongAdder done = new LongAdder();
     private final AtomicBoolean stop = new AtomicBoolean();
 
@@ -66,10 +70,13 @@ public final class CuratorPeer {
 
     private void work(InterProcessMutex mutex) {
         try {
-            while (!stop.get()) {
+            for (boolean first = true; !stop.get(); first = false) {
                 mutex.acquire();
                 mutex.release();
                 done.increment();
+                if (first) {
+                    warm.incrementAndGet();
+                }
             }
         } catch (Exception failure) {
             System.err.println(failure);
@@ -79,7 +86,10 @@ public final class CuratorPeer {
     }
 
     private void measure(int workers, int sessions, boolean own, long seconds) throws InterruptedException {
-        Thread.sleep(WARM_UP_MS);
+        long warmAt = System.nanoTime() + WARM_UP_MS * 1_000_000;
+        while (warm.get() < workers || System.nanoTime() < warmAt) {
+            Thread.sleep(10);
+        }
         OperatingSystemMXBean process = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         long began = System.nanoTime();
         long cpuBefore = process.getProcessCpuTime();
