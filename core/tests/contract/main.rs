@@ -61,6 +61,7 @@ macro_rules! hold_to_the_contract {
                 a_multi_fires_watches,
                 a_session_end_fires_watches_of_others,
                 the_end_of_the_connection_fires_watches,
+                an_event_goes_before_the_reply_to_its_cause_however_close_they_are,
             }
             sessions {
                 a_new_session_is_what_was_asked_for,

@@ -184,3 +184,19 @@ pub async fn the_end_of_the_connection_fires_watches(world: &dyn World) {
     assert_eq!(seen.try_fired(), None);
     assert_eq!(waiting.try_fired(), None);
 }
+
+/// A watch and the change that fires it, sent in one go: the event goes before the reply to the change all the same.
+pub async fn an_event_goes_before_the_reply_to_its_cause_however_close_they_are(world: &dyn World) {
+    let place = Place::new(world).await;
+    let zk = &place.connection;
+    place.make("a", CreateMode::Persistent).await;
+    let path = place.at("a");
+    for _ in 0..50 {
+        let watching = zk.watch_data(&path);
+        let changing = zk.set_data(&path, b"x", None);
+        // The change is awaited first, so that all answers may have come in by then.
+        changing.await.unwrap();
+        let (_, _, mut watch) = watching.await.unwrap();
+        assert_eq!(fired_already(&mut watch).await, WatchEvent::DataChanged);
+    }
+}

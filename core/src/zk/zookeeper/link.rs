@@ -280,7 +280,12 @@ impl Engine {
         }
         self.drivers.extend(lock(outbox).fresh.drain(..));
         while let Poll::Ready(Some(After(next))) = self.drivers.poll_next_unpin(cx) {
-            self.drivers.extend(next);
+            if let Some(mut watch) = next
+                // At once: its event may have come in with the reply, and goes before any reply behind it.
+                && watch.as_mut().poll(cx).is_pending()
+            {
+                self.drivers.push(watch);
+            }
         }
         match fate.first.get() {
             None => Turn::GoesOn,
